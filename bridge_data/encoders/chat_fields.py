@@ -30,7 +30,7 @@ logger = logging.getLogger("bridge_data")
 THROUGH = ("reasoning_content", "reasoning", "thinking", "channel", "recipient", "name")
 """Fields of a turn for the chat template, which has to write them."""
 
-LEARNT = ("weight", "train", "training", "trainable", "loss")
+LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is learnt."""
 
 NOT_LEARNT = ("masked", "mask", "no_loss", "ignore_loss")
@@ -40,16 +40,20 @@ NOT_LEARNT = ("masked", "mask", "no_loss", "ignore_loss")
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Meaning:
     """What a field `says`, and the way out. Values in `neutral` say nothing; with `repeats`, nor do texts that are in
-    the turns anyway."""
+    the turns anyway, nor numbers. If there are `only` some values that say it, the field is unknown with others."""
 
     says: str
     way_out: str
     neutral: tuple[Any, ...] = ()
     repeats: bool = False
+    only: tuple[Any, ...] = ()
 
 
 YES, NO = (True, "1", "true", "yes"), (False, "0", "false", "no", "none")
 """How fields say yes (also by 1) and no (also by 0)."""
+
+_BAD = (*NO, -1, "bad", "wrong", "incorrect", "negative", "rejected", "undesirable", "fail", "failed", "invalid")
+"""How fields say that an answer is bad: a label may also be the class of a picture."""
 
 _IMAGE = _Meaning(
     "names a picture where none is looked for", "write it at 'images' of the row, or as a part of content"
@@ -61,7 +65,7 @@ _PREFERENCE = _Meaning(
     "compares answers", "one answer is learnt: write it as the last turn of 'messages', and remove the field"
 )
 _VERDICT = _Meaning(
-    "says that an answer is bad", "leave such rows out (`where:`), or write 'weight': 0 into the turn", YES
+    "says that an answer is bad", "leave such rows out (`where:`), or write 'weight': 0 into the turn", YES, only=_BAD
 )
 _WITHDRAWN = _Meaning("says that it is withdrawn", "leave it out of the data", NO)
 _LOSS = _Meaning(
@@ -73,7 +77,7 @@ _LOSS_ELSEWHERE = dataclasses.replace(_LOSS, neutral=NO)
 _LOSS_SOMEHOW = dataclasses.replace(_LOSS, neutral=())
 _MASK = dataclasses.replace(_LOSS, neutral=(*NO, "user", "human"))
 _PLACES = _Meaning(
-    "has places in a picture", "write them into the text, in the form that the model knows, and remove the field"
+    "has places in a picture", "write them into the text, in the form that the model knows, and remove the field", NO
 )
 _THOUGHTS = _Meaning(
     "has thoughts before an answer",
@@ -107,10 +111,18 @@ def _all(meaning: _Meaning, names: str) -> dict[str, _Meaning]:
     return dict.fromkeys(_names(names), meaning)
 
 
-_RANGES = _all(_RANGE, "start end start_time end_time start_sec end_sec clip_start clip_end begin segment")
+_RANGES = {
+    **_all(_RANGE, "start end begin start_time end_time begin_time start_sec end_sec start_second end_second"),
+    **_all(_RANGE, "start_seconds end_seconds start_timestamp end_timestamp video_start_time video_end_time"),
+    **_all(_RANGE, "clip_start clip_end t_start t_end segment clip trim span moment interval time_range time_span"),
+    **_all(_FRAMES, "start_frame end_frame frame_range frame_idx frame_idxs frame_index frame_indices frame_ids"),
+    **_all(_FRAMES, "frames_idx sampled_frames n_frames video_max_frames video_min_frames nframe video_nframes"),
+    **_all(_FRAMES, "max_num_frames min_num_frames sampling_fps frame_stride frame_interval"),
+}
 
 _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_SOUND, "audio audios input_audio speech sound sounds voice wav waveform recording"),
+    **_all(dataclasses.replace(_SOUND, neutral=NO), "use_audio_in_video use_audio"),
     **_all(_OTHER_MEDIA, "depth pcd lidar point_cloud pointcloud point_clouds tactile thermal"),
     **_all(_PREFERENCE, "chosen rejected rejected_response rejected_messages preferred_output non_preferred_output"),
     **_all(_PREFERENCE, "better_response_id safer_response_id positive_messages negative_messages margin winner"),
@@ -130,7 +142,7 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_TEXT, "role from content value"),
     **_all(_TURNS, "messages conversations conversation instruction input output prompt completion query response"),
     **_all(_TURNS, "history contents parts dialog dialogue replies children branches alternatives candidates"),
-    **_all(_TURNS, "completions responses outputs generations"),
+    **_all(_TURNS, "completions responses outputs"),
     **_all(_TEMPLATE, "chat_template chat_template_kwargs template_kwargs prompt_template enable_thinking tool_choice"),
     **_all(_TEMPLATE, "add_generation_prompt continue_final_message response_format thinking_budget"),
     **_all(dataclasses.replace(_TEMPLATE, neutral=YES), "parallel_tool_calls"),
@@ -161,20 +173,24 @@ _HARMLESS = _names(
     redacted safety model models model_name generator engine version date time created created_at updated_at timestamp
     num_turns turn width height width_list height_list size sizes length lengths num_tokens duration metadata meta info
     extra extra_info note notes comment comments header headers markdown annotations user user_id username hashed_ip
-    intent raw_fps system_fingerprint used_in_training cache_control mime_type media_type format"""
+    intent raw_fps system_fingerprint used_in_training cache_control mime_type media_type format avatar avatar_url
+    thumbnail thumbnail_url logo icon generations"""
 )
 """Names of fields that change nothing."""
 
 _HARMLESS_ENDS = _names(
     """id ids identifier uid uuid idx index hash md5 sha score scores rating reward quality source sources license
     licence count counts num size width height length lengths duration language lang date time timestamp version model
-    type category"""
+    type category split format tokens"""
 )
 """Last words of the names of fields that change nothing, such as `chosen_score`; `num` is such a first word."""
 
 _MEDIA = _names("image images img imgs picture pictures photo photos frame frames video videos clip clips")
 """Last words of the names of fields with a medium of their own, such as `target_image`; `image_path` may say where the
 one that the sample has came from."""
+
+_FILES = _names("path paths file files filename base b bytes")
+"""Last words of the names of fields with a medium, such as `video_path` or `image_base64`, whatever their value is."""
 
 _NOT_TO_SEE = (_PREFERENCE, _MASK, _PLACES, _OTHER_MEDIA)
 """What pictures say that are not to be seen, such as a mask."""
@@ -216,7 +232,7 @@ PART = Place(
         **_all(_VIDEO, "video video_url videos"),
         **_all(_TEXT, "text"),
         **_RANGES,
-        **_all(_FRAMES, "num_frames nframe max_num_frames min_num_frames sampling_fps video_fps frame_rate stride"),
+        **_all(_FRAMES, "num_frames video_fps frame_rate stride"),
         **_all(_SHAPE, "resize crop rotate rotation"),
         "detail": _DETAIL,
     },
@@ -257,12 +273,21 @@ def check_fields(
             meaning = meaning or _unseen_medium(words, value, media)
             if meaning is None:
                 unknown.append(str(name))
-        if meaning is not None and not _says_nothing(meaning, value, said):
+        if meaning is None or _says_nothing(meaning, value, said):
+            continue
+        if not _says_it(meaning, value) or (meaning is _PLACES and place is ROW and not media):
+            unknown.append(str(name))
+        else:
             raise SampleError(
                 f"sample {key!r}: {place.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
                 f"and is not supported: {meaning.way_out}; or write a cooker"
             )
     return unknown
+
+
+def only_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that mean something at this place alone."""
+    return {name: value for name, value in fields.items() if _plain(name)[0] in place.unsupported}
 
 
 def check_media_part(part: str, key: str) -> None:
@@ -302,11 +327,32 @@ def is_empty(value: Any) -> bool:
 
 
 def _says_nothing(meaning: _Meaning, value: Any, said: Collection[str]) -> bool:
-    plain = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(value, list | tuple):  # numbers in a list may be those of turns, or places
+        return all(
+            is_empty(one) or ((meaning.repeats or not _is_number(one)) and _says_nothing(meaning, one, said))
+            for one in value
+        )
+    plain = _plain_value(value)
     if isinstance(plain, str | bool | int | float) and plain in meaning.neutral:
+        return True
+    if meaning.repeats and _is_number(plain):
         return True
     texts = [text for text in map(str.strip, _texts(value)) if text]
     return meaning.repeats and bool(texts) and all(any(text in one for one in said) for text in texts)
+
+
+def _says_it(meaning: _Meaning, value: Any) -> bool:
+    """Whether a value is one of the `only` ones that say what the field means, if it has such."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return not meaning.only or any(_plain_value(one) in meaning.only for one in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -325,6 +371,8 @@ def _texts(value: Any) -> Iterator[str]:
 def _unseen_medium(words: list[str], value: Any, media: Collection[str]) -> _Meaning | None:
     """What a field says that names or holds a medium which is not among those of the sample."""
     kind = _kind_of(value)
+    if kind is None and words[:1] != words[-1:] and {*words[-1:]} & _FILES and isinstance(value, str | bytes | list):
+        kind = next((kind for kind in ("image", "video", "audio") if words[0] == kind), None)
     meaning = {"image": _IMAGE, "video": _VIDEO, "audio": _SOUND}.get(kind or "")
     if kind in media and not {*words[-1:]} & _MEDIA:  # where it came from, say
         return None

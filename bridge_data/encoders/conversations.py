@@ -9,6 +9,7 @@ without one the columns of a table. Guarantee: what would change the conversatio
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
+    LMSYS, WildChat        {"conversation": [{"role": "user", "content": "text"}, ...], "conversation_id": "1"}
     LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
@@ -111,12 +112,12 @@ def cook_conversation(
 ) -> ConversationSample | VideoConversationSample:
     """A conversation of crude data: turns in the part `json`, and the images and videos next to it or named in it.
 
-    The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
-    `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and `completion`.
-    Without a part `json`, these are parts of the sample, such as the columns of a table. Images and videos are in the
-    order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that are named, in that
-    order. `stores` are the auxiliary data: one store, or of several the one called `images` or `videos`. The
-    placeholders are those of the encoder.
+    The turns are a list, or the list at `messages`, `conversations` or `conversation`; each has `role` and `content`,
+    or `from` and `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and
+    `completion`. Without a part `json`, these are parts of the sample, such as the columns of a table. Images and
+    videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that
+    are named, in that order. `stores` are the auxiliary data: one store, or of several the one called `images` or
+    `videos`. The placeholders are those of the encoder.
 
     Raises:
         SampleError: if it holds no turns, or something that a conversation cannot hold.
@@ -129,8 +130,8 @@ def cook_conversation(
     turns, used = turns_of(content, media.key) if isinstance(content, dict) else (content, ())
     if not isinstance(turns, list) or not turns:
         raise SampleError(
-            f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages' or "
-            "'conversations', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
+            f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages', "
+            "'conversations' or 'conversation', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
             f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
         )
     messages = [_turn(turn, media) for turn in turns]

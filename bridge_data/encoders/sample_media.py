@@ -21,6 +21,7 @@ from bridge_data.encoders.chat_fields import (
     Place,
     check_fields,
     check_media_part,
+    only_of,
     tell_unknown,
 )
 from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
@@ -33,6 +34,7 @@ from bridge_data.shards.named_media import (
     VisualKind,
     by_number,
     check_moving,
+    frames_among,
     names_of,
     visual_in,
     visuals_at,
@@ -100,8 +102,7 @@ class SampleMedia:
             for kind, in_turns in self._named.items():
                 self._named[kind] = self._with_row(row, kind, in_turns)
             if self._named["video"] or self._parts["video"]:
-                beside = {name: row[name] for name in RANGE.unsupported if name in row}
-                self.check_fields(RANGE, beside)
+                self.check_fields(RANGE, only_of(RANGE, row))
 
     def opened(self) -> tuple[list[Any], list[Any]]:
         """The images and the videos: the parts of the sample, in the order of their names in it if named, or else the
@@ -215,8 +216,7 @@ class SampleMedia:
             return []
         if kind_of_name(source) is not None or ("://" in source and not source.startswith("file://")):
             return []
-        found = self._store("video").list_folder(source.removeprefix("file://"))
-        return sorted((name for name in found if kind_of_name(name) == "image"), key=by_number)
+        return frames_among(self._store("video").list_folder(source.removeprefix("file://")))
 
     def _store(self, kind: VisualKind) -> FileStore[Any]:
         if len(self._stores) == 1:

@@ -227,11 +227,11 @@ class CaptioningSample(Sample):
 
 @edataclass
 class VQASample(Sample):
-    """A question (`context`) about an image, with possible answers and their weights."""
+    """A question (`context`) about an image, with possible answers and their weights; or one answer, a text."""
 
     image: torch.Tensor
     context: str
-    answers: list[str] | None = None
+    answers: list[str] | str | None = None
     answer_weights: torch.Tensor | None = None
 
 
@@ -282,7 +282,7 @@ class VQAOCRSample(Sample):
     image: torch.Tensor
     context: str
     text: str
-    answers: list[str] | None = None
+    answers: list[str] | str | None = None
     answer_weights: torch.Tensor | None = None
     words_boxes: torch.Tensor | None = None
     words_text: list[str] | None = None
@@ -290,11 +290,11 @@ class VQAOCRSample(Sample):
 
 @edataclass
 class VidQASample(Sample):
-    """A question (`context`) about a video (by default an `AVDecoder`), with possible answers and their weights."""
+    """A question (`context`) about a video (by default an `AVDecoder`); answers as in `VQASample`."""
 
     video: Any
     context: str
-    answers: list[str] | None = None
+    answers: list[str] | str | None = None
     answer_weights: torch.Tensor | None = None
 
 

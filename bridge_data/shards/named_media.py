@@ -12,7 +12,7 @@ A picture is no video. In a list at `videos`, pictures alone are the frames of o
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import SampleError
@@ -116,6 +116,12 @@ def _video_of(frames: Sequence[NamedVisual]) -> NamedVisual:
 def by_number(name: str) -> list[tuple[int, str]]:
     """The order of names, with numbers compared as numbers: 2.jpg before 10.jpg."""
     return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
+
+
+def frames_among(names: Iterable[str]) -> list[str]:
+    """The pictures among the files of a folder that is a video, in order; hidden files are none."""
+    shown = [name for name in names if not name.rpartition("/")[2].startswith(".")]
+    return sorted((name for name in shown if kind_of_name(name) == "image"), key=by_number)
 
 
 def names_of(kind: VisualKind) -> tuple[str, ...]:

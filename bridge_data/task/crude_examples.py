@@ -25,7 +25,7 @@ _LIKELY = {
 }
 """The parts, columns or fields of JSON that probably fill a field, the likeliest first."""
 
-_TURNS = ("messages", "conversations")
+_TURNS = ("messages", "conversations", "conversation")
 """Where the turns of a conversation are."""
 
 _PAIRS = (("instruction", "output"), ("prompt", "completion"))

@@ -138,6 +138,25 @@ SHAPES: dict[str, dict[str, Any]] = {
             answer("a boat", turn_identifier=1, redacted=False),
         ],
     },
+    "LMSYS": {
+        "conversation_id": "c",
+        "model": "x",
+        "conversation": [ASK, SAY],
+        "turn": 1,
+        "openai_moderation": [{"a": 0}],
+    },
+    "OpenR1": {
+        "problem": "what is this ?",
+        "solution": "it is a boat",
+        "messages": [ASK, SAY],
+        "generations": ["a boat", "red"],
+        "is_reasoning_complete": [True, False],
+        "reasoning_tokens": 12,
+        "correctness_math_verify": [True, False],
+    },
+    "OpenHermes, an avatar": {"conversations": [human("what ?"), TELL], "avatarUrl": "https://x/a.png", "views": 1},
+    "of a class": {"messages": [ASK, SAY], "label": "boat", "region": "EU", "points": 5, "bbox": None},
+    "a class by number": {"image": "0.png", "conversations": [LOOK, TELL], "label": 3, "has_bbox": False},
     "OpenThoughts": {"system": "be brief", "conversations": [human("what ?"), gpt("one two , a boat")]},
 }
 ANSWERS = {"OpenThoughts": "one two , a boat"}
@@ -153,6 +172,7 @@ IMAGES = {"InternVL": 2} | dict.fromkeys(
             "llava-instruct-mix",
         ),
         "LLaMA-Factory, images",
+        "a class by number",
     ],
     1,
 )
@@ -213,6 +233,9 @@ CASES = [
     Case("torchtune", {"messages": [ASK, answer("red", masked=True), *MORE]}, "masked", ONLY_LAST),
     Case("torchtune", {"messages": [user("what ?", masked=False), SAY]}, "masked"),
     Case("TRL", {"messages": [ASK, answer("red", loss_mask=[0, 1]), *MORE]}, "loss_mask"),
+    Case("TRL", {"messages": [ASK | {"loss_mask": 0}, answer("red", loss_mask=0), *MORE]}, "loss_mask", ONLY_LAST),
+    Case("TRL", {"loss": [True, False]}, "loss"),
+    Case("TRL", {"mask_turns": [0]}, "mask_turns"),
     Case("TRL", {"messages": [ASK, answer("a boat", loss_weight=0.3)]}, "loss_weight"),
     Case("TRL", {"messages": [ASK, answer("a boat", train_on_input=True)]}, "train_on_input"),
     Case("TRL", {"messages": [user("what ?", train_on_input=True), SAY]}, "train_on_input"),
@@ -229,6 +252,9 @@ CASES = [
     Case("TRL, KTO", {"label": False}, "label"),
     Case("ms-swift", {"label": False}, "label"),
     Case("ms-swift", {"label": 0.0}, "label"),
+    Case("ms-swift", {"label": "rejected"}, "label"),
+    Case("LMSYS", {"conversation": [ASK, answer("red", loss=False), *MORE]}, "loss", ONLY_LAST),
+    Case("LMSYS", {"messages": [ASK, NO]}, "conversation"),
     Case("LLaMA-Factory, ShareGPT", {"kto_tag": False}, "kto_tag"),
     Case("TRL", {"is_correct": False}, "is_correct"),
     Case("ms-swift", {"rejected_response": "red"}, "rejected_response"),
@@ -255,6 +281,9 @@ CASES = [
     Case("ShareGPT", {"image_path": "0.png"}, "image_path", "a boat", images=1),
     Case("ShareGPT", {"figure": {"bytes": None, "path": "0.png"}}, "figure", "a boat", images=1),
     Case("ShareGPT", {"clip": "0.mp4"}, "clip"),
+    Case("ShareGPT", {"video_path": "clips/abc"}, "video_path"),
+    Case("ShareGPT", {"image_base64": "iVBORw0KGgo="}, "image_base64"),
+    Case("ShareGPT", {"audio_path": "abc"}, "audio_path"),
     Case("LLaVA", {"target_image": "1.png"}, "target_image", "a boat", images=2),
     Case("LLaVA", {"image2": "1.png"}, "image2", "a boat", images=2),
     Case("LLaVA", {"images": ["1.png"]}, "images", "a boat", images=2),
@@ -476,7 +505,9 @@ def test_so_it_is_in_tars_and_in_the_columns_of_tables(case: Case, way: Any, tmp
 
 
 @pytest.mark.parametrize("way", [as_tars, as_columns])
-@pytest.mark.parametrize("shape", ["OpenAI", "LLaVA", "InternVL", "ms-swift", "llava-instruct-mix", "Alpaca", "Magpie"])
+@pytest.mark.parametrize(
+    "shape", ["OpenAI", "LLaVA", "InternVL", "ms-swift", "llava-instruct-mix", "Alpaca", "Magpie", "LMSYS", "OpenR1"]
+)
 def test_published_shapes_are_learnt_from_tars_and_tables(shape: str, way: Any, tmp_path: Path) -> None:
     (got,) = learnt_of(way(SHAPES[shape], tmp_path), 1)
     assert (got.error, got.learnt, got.images) == ("", "a boat", IMAGES.get(shape, 0))

@@ -44,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"frames/{number}.png"  # 10.png after 9.png
         (folder / name).write_bytes(png(Image.fromarray(frame(number))))
     (folder / "frames/notes.txt").write_text("frames of a clip")
+    (folder / "frames/._0.png").write_bytes(b"of a Mac")
     pixels = np.random.default_rng(7).integers(0, 255, (40, 72, 3), dtype=np.uint8)
     (folder / "wide.png").write_bytes(png(Image.fromarray(pixels)))
     return folder
@@ -370,6 +371,13 @@ MIXED = {"messages": [{"role": "user", "content": "<video> <video> <video> <vide
         (video(start=1, end=2), "'start'"),
         (video(num_frames=8), "'num_frames'"),
         ({**PLAIN, "video": "clip.mp4", "start_time": 3}, "'start_time'"),
+        ({**PLAIN, "video": "clip.mp4", "start_frame": 3}, "'start_frame'"),
+        ({**PLAIN, "video": "clip.mp4", "timeRange": [1, 2]}, "'timeRange'"),
+        ({**PLAIN, "video": "clip.mp4", "begin_time": 1.0}, "'begin_time'"),
+        ({**PLAIN, "video": "clip.mp4", "frame_idx": [0, 4]}, "'frame_idx'"),
+        ({**PLAIN, "video": "clip.mp4", "max_num_frames": 8}, "'max_num_frames'"),
+        ({**PLAIN, "video": "clip.mp4", "use_audio_in_video": True}, "'use_audio_in_video'"),
+        (video(clip=[1, 2]), "'clip'"),
         ({**PLAIN, "videos": ["clip.mp4"], "fps": [1, 2]}, "'fps'"),
         (image(min_pixels=100, max_pixels=50), "min_pixels=100"),
         (image(fps=2), "fps=2"),

@@ -34,8 +34,8 @@ from bridge_data.shards.named_media import (
     NAMED_AT,
     NamedVisual,
     VisualKind,
-    by_number,
     check_moving,
+    frames_among,
     visual_in,
     visuals_at,
 )
@@ -46,7 +46,7 @@ NUM_FIRST = 100
 
 ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "turns", "other", "empty"]
 
-TURNS = ("messages", "conversations")
+TURNS = ("messages", "conversations", "conversation")
 _CONTENT = ("content", "value")
 _VISUAL_COLUMNS: Mapping[str, VisualKind] = {"image": "image", "images": "image", "video": "video", "videos": "video"}
 _NOT_IN_PARTS = re.compile(r"[^\w-]")
@@ -356,9 +356,9 @@ class RecordLayout:
         """A video that is a folder of pictures as these."""
         assert self.media_root is not None
         if kind == "video" and isinstance(visual.source, str) and not names_media(visual.source):
-            frames = [name for name in self.media_root.list_folder(visual.source) if kind_of_name(name) == "image"]
+            frames = frames_among(self.media_root.list_folder(visual.source))
             if frames:
-                return NamedVisual(tuple(sorted(frames, key=by_number)), visual.said)
+                return NamedVisual(tuple(frames), visual.said)
         return visual
 
     def _stored(self, visual: NamedVisual, name: str, kind: VisualKind, sample: dict[str, Any]) -> Any:

@@ -43,6 +43,13 @@ from bridge_data.shards.where.choosing import Where, evaluate
 _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 """Files that Windows leaves in folders of pictures."""
 
+_ABOUT_DATA = re.compile(
+    r"(readme|license|licence|notice|changelog|citation|dataset_infos?|checksums?|md5sums?|sha256sums?)"
+    r"\.(md|rst|txt|json|cff|bib|md5|sha256|ya?ml)",
+    re.IGNORECASE,
+)
+"""Files beside pictures, at the top of a folder as it is published, that say something of all."""
+
 _IN_THIS_FOLDER = re.compile(r"(\./)+")
 """What all names start with in tars from `tar -c .`."""
 
@@ -131,7 +138,14 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tupl
             path = Path(parent, file)
             name = path.relative_to(folder).as_posix()
             parsed = split_name(name)
-            if file.startswith(".") or file.lower() in _OF_WINDOWS or parsed is None or is_meta_member(name):
+            is_about = _ABOUT_DATA.fullmatch(name) is not None
+            if (
+                file.startswith(".")
+                or file.lower() in _OF_WINDOWS
+                or parsed is None
+                or is_meta_member(name)
+                or is_about
+            ):
                 left_out.append(name)
             else:
                 _check_file(path, None if follow_links else root)
@@ -216,7 +230,9 @@ class FolderFiles(SampleFiles):
     ) -> None:
         self._folder, self._follow_links = folder, follow_links
         self._samples, left_out = find_samples(folder, follow_links=follow_links)
-        note = note_left_out(left_out, "as their names have no ending (0001.png), or begin with a dot")
+        note = note_left_out(
+            left_out, "as their names have no ending (0001.png), begin with a dot, or are those of a README"
+        )
         super().__init__(self._samples, note, same_parts=same_parts)
         in_classes = all(_class_of(*sample) for sample in self._samples)
         if as_classes and not in_classes:

@@ -91,14 +91,14 @@ def test_tars_that_prepare_refuses_are_converted(name: str, tmp_path: Path) -> N
 
 
 def test_files_that_make_no_sample_or_share_a_key_because_of_dots_are_told(raw: Path, tmp_path: Path) -> None:
-    for name in ("README", ".DS_Store", "LICENSE", "Makefile"):
+    for name in ("README", ".DS_Store", "LICENSE", "Makefile", "README.md", "dataset_infos.json", "checksums.md5"):
         (raw / name).touch()
     for number in (1, 2):
         (raw / f"my.photo.{number}.png").write_bytes(picture(1))
     stderr = convert(raw, tmp_path / "out").stderr
     for expected in (
-        "left out, as their names have no ending (0001.png), or begin with a dot: 4 files, such as "
-        "'.DS_Store', 'LICENSE', 'Makefile'",
+        "left out, as their names have no ending (0001.png), begin with a dot, or are those of a README: 7 files, "
+        "such as '.DS_Store', 'LICENSE', 'Makefile'",
         "its key ends at the first dot of the name, in 1 of 13, such as 'my': photo.1.png, photo.2.png. If each",
     ):
         assert expected in stderr
