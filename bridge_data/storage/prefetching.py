@@ -200,14 +200,6 @@ class Prefetcher:
                         self._drop(block)
             self._start_waiting()
 
-    def clear(self) -> None:
-        """Forget what was announced, and free what is held."""
-        with self._changed:
-            for block in (*self._waiting, *self._started):
-                self._drop(block)
-            self._again.clear()
-            self._changed.notify_all()
-
     def _enqueue(self, requests: Sequence[_Fetch]) -> None:
         for request in requests:
             self._waiting[request] = None

@@ -151,11 +151,6 @@ def release(ranges: Sequence[tuple[str, int, int]]) -> None:
     _known.ahead.release(ranges)
 
 
-def drop_prefetched() -> None:
-    """Forget what was announced by `prefetch`, and free what has arrived."""
-    _known.ahead.clear()
-
-
 def local_copy(url: str) -> Path | None:
     """The path of a file with the content of the object at `url`; None if there is no such object.
 

@@ -140,19 +140,6 @@ def test_no_more_is_held_than_allowed_and_what_is_never_read_gives_way(source: S
     assert num_unread or (ahead.num_held_bytes, len(source.requests)) == (0, 7)
 
 
-def test_what_is_cleared_is_neither_held_nor_waited_for(source: Source) -> None:
-    ahead = source.ahead()
-    announce(ahead, (0, 100))
-    check(ahead, (0, 50))
-    source.gate.clear()
-    announce(ahead, (500_000, 100))
-    with ThreadPoolExecutor(1) as reader:
-        waiting = reader.submit(ahead.take, "a", 500_000, 100)
-        ahead.clear()
-        assert waiting.result() is None
-    assert (ahead.take("a", 50, 50), ahead.num_held_bytes) == (None, 0)
-
-
 def test_what_is_released_is_neither_fetched_nor_held(source: Source) -> None:
     """Whether it is held, on its way, or waits for memory; what is announced again still comes."""
     ahead, (_, on_its_way, waiting, twice) = source.ahead(max_bytes=200, num_open=1), spread(4, 100)
