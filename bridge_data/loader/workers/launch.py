@@ -90,8 +90,8 @@ class Launcher:
     """Starts and kills the workers of one loader through a server, and receives their exits."""
 
     def __init__(self, method: StartMethod, environment: Environment, modules: list[str]) -> None:
-        self.joined, self.importing = False, ""
-        """Whether the server serves this loader; the module that it imports for it before that."""
+        self.joined = False
+        """Whether the server serves this loader."""
         with contextlib.ExitStack() as undo:
             self._channel, theirs = Channel.pair()
             undo.callback(self._channel.close)
@@ -117,7 +117,7 @@ class Launcher:
         try:
             return list(self._heard())
         except EOFError:
-            where = f" while it imported {self.importing}" if self.importing else ""
+            where = f" while it imported {self.server.importing}" if self.server.importing else ""
             raise ServerLost(
                 f"the process that workers are started from died{where} (see its messages above)"
             ) from None
@@ -129,9 +129,9 @@ class Launcher:
                 if isinstance(message, Exited):
                     yield message
                 elif isinstance(message, Importing):
-                    self.importing = message.module
+                    self.server.importing = message.module
                 else:
-                    self.joined, self.importing = True, ""
+                    self.joined, self.server.importing = True, ""
 
     def close(self) -> None:
         """End all workers and wait for them; end the server if no other loader uses it."""
@@ -159,7 +159,8 @@ class _SharedServer:
                 self.process = _ServerProcess(method, theirs, environment)
             self._control.send(environment)
             undo.pop_all()
-        self.num_users = 0
+        self.num_users, self.importing = 0, ""
+        """How many use it; the module that it imports for one of them, while the others wait."""
 
     def lives(self) -> bool:
         """Whether the process runs."""

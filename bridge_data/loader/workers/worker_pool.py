@@ -261,10 +261,10 @@ class WorkerPool:
 
     def _describe(self, link: WorkerLink) -> str:
         """What a worker does, in words."""
-        launcher = self._launcher
-        if link.ready or launcher.joined:
+        if link.ready or self._launcher.joined:
             return link.describe(self._name)
-        what = f"imports {launcher.importing}" if launcher.importing else "is not ready"
+        importing = self._launcher.server.importing
+        what = f"imports {importing}" if importing else "is not ready"
         return f"not started yet, as the process that starts workers {what}"
 
     def _note_exit(self, exited: Exited) -> None:
