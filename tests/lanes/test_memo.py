@@ -181,7 +181,7 @@ KINDS = [Plain, Drawing, Skipping, Splitting, Packed]
 
 
 @pytest.mark.parametrize("encoder", KINDS)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.processes)])
 def test_a_second_loader_finds_what_a_first_has_made(
     data: Path, calls: Path, memo: Memo, encoder: type[Counting], num_workers: int
 ) -> None:
@@ -230,7 +230,7 @@ def test_data_in_a_store_are_fetched_for_what_is_not_kept(
         assert (found, num_reads() - num_before, metrics.memo_misses) == (expected, 0, 0)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.processes)])
 def test_loaders_in_lockstep_make_each_sample_once(data: Path, calls: Path, memo: Memo, num_workers: int) -> None:
     options = of(Plain, calls) | {"num_workers": num_workers, "repeat": False}
     with ThreadPoolExecutor(2) as executor:

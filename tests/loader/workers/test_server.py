@@ -93,7 +93,8 @@ def test_no_process_and_no_file_is_left_however_the_trainer_ends(tmp_path: Path)
     assert codes == [str(int(code)) for *_, code in ENDINGS]
     errors = [(tmp_path / f"errors-{number}").read_text() for number in range(len(ENDINGS))]
     assert [text.count("Traceback") for text in errors] == [1, 1, 0, 0, 0, 0], errors
-    assert [text for text in errors if text and "KeyboardInterrupt" not in text and "trainer failed" not in text] == []
+    told = [text for text in errors if "KeyboardInterrupt" not in text and "trainer failed" not in text]
+    assert {line.partition(" ")[0] for line in "".join(told).splitlines()} <= {"waiting"}, "on a slow machine alone"
 
 
 def shared_files(pid: int) -> list[str]:
