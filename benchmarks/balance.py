@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bridge_data.datamodule.parallel.assignment import assign, imbalance, least_possible, round_robin
+from bridge_data.plugins.sharing.assignment import assign, imbalance, least_possible, round_robin
 from bridge_data.task.packers import lpt_balanced
 
 RANKS, PER_RANK = 8, 4

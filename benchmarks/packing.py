@@ -31,8 +31,8 @@ import numpy as np
 from benchmarks.figures import ROOT
 from benchmarks.speed import data, tables
 from benchmarks.speed.programs import ENERGON, ENVIRONMENTS, PROGRAMS, Figures, limited, python_of
-from bridge_data.datamodule.parallel.assignment import Assignment, assign, greatest_load, round_robin
-from bridge_data.lanes.planned import longest_first
+from bridge_data.plugins.planned.planned import longest_first
+from bridge_data.plugins.sharing.assignment import Assignment, assign, greatest_load, round_robin
 from bridge_data.task.packers import packs_within
 
 PAGE, BEGIN, END = ROOT / "docs/benchmarks.md", "<!-- packing -->", "<!-- /packing -->"

@@ -26,7 +26,7 @@ PROGRAM = """
 import contextlib, os, sys; sys.path.insert(0, "benchmarks/peers")
 import energon_tasks, measure, ours, psutil
 from bridge_data import get_savable_loader
-from bridge_data.loader import ray_batches
+from bridge_data.plugins.ray import ray_batches
 where, address = sys.argv.pop(1), sys.argv.pop(1)
 if where == "Ray afar":
     ray_batches.is_on_this_machine = lambda door: False

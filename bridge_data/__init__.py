@@ -16,6 +16,8 @@ from bridge_data.later import names_of
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bridge_data.data.media_metadata import AVMetadata as AVMetadata
+    from bridge_data.data.media_metadata import ImageMetadata as ImageMetadata
     from bridge_data.datamodule import DatasetBuildContext as DatasetBuildContext
     from bridge_data.datamodule import EnergonDataloader as EnergonDataloader
     from bridge_data.datamodule import EnergonDatasetBuilder as EnergonDatasetBuilder
@@ -112,8 +114,6 @@ if TYPE_CHECKING:
     from bridge_data.samples.collation import concat_pad as concat_pad
     from bridge_data.samples.collation import generic_batch as generic_batch
     from bridge_data.samples.collation import generic_concat as generic_concat
-    from bridge_data.shards.media_metadata import AVMetadata as AVMetadata
-    from bridge_data.shards.media_metadata import ImageMetadata as ImageMetadata
     from bridge_data.task import AugmentTaskEncoder as AugmentTaskEncoder
     from bridge_data.task import Cooker as Cooker
     from bridge_data.task import DefaultTaskEncoder as DefaultTaskEncoder

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data import SubsetRange
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import checked_names
@@ -32,12 +33,11 @@ from bridge_data.plan.formats import Opening, format_of
 from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
-from bridge_data.plan.where_clauses import WhereClause, given_where
-from bridge_data.shards import SubsetRange
+from bridge_data.plugins.where.where_clauses import WhereClause, given_where
 from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
-    from bridge_data.shards.joins import JoinIndex
+    from bridge_data.plugins.joins.joins import JoinIndex
 
 Location: TypeAlias = str | os.PathLike[str]
 
@@ -259,7 +259,7 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> "list[JoinIndex]":
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared next to a YAML file; write the splits to one")
-        from bridge_data.prepare import metadataset_joins  # here: programs that train do not prepare
+        from bridge_data.plugins.joins import metadataset_joins  # here: programs that train do not prepare
 
         made = metadataset_joins.prepare_metadataset(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from

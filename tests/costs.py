@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge_data.data import Records
+from bridge_data.data.records import fingerprint_of, stored_records
 from bridge_data.plan import load_plan
-from bridge_data.shards import Records
-from bridge_data.shards.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
-from bridge_data.shards.records import fingerprint_of, stored_records
+from bridge_data.plugins.planned.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
 
 KEY = "0123456789abcdef"
 

@@ -19,9 +19,9 @@ from bridge_data import (
     load_dataset,
     traverse_metadataset,
 )
+from bridge_data.data import SubsetRange
 from bridge_data.energon import TraversedDatasetReference
 from bridge_data.plan import EmptySplitError, Plan
-from bridge_data.shards import SubsetRange
 from tests.plan.joins import BY_FIELDS, texts
 from tests.plan.prepared import CAPTIONING, CRUDE, write_meta
 

@@ -235,8 +235,8 @@ def prepare_tars(folder: Path, ratio: str) -> None:
 
 def write_data(folder: Path) -> None:
     """The data, once: they are kept as they were written."""
+    from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
     from bridge_data.prepare.jsonl_lines import prepare_jsonl
-    from bridge_data.prepare.metadataset_joins import prepare_metadataset
     from tests.prepared import TEXT, write_texts
     from tests.tables import write_text_table
 

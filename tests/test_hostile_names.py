@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.mount import View
+from bridge_data.plugins.mount.mount import View
 from tests.tools.cli.runner import run_command
 
 NAMES = ("../../up.txt", "{outside}/absolute.txt", "a/../../../around.txt", "$HOME/variable.txt", "plain.txt")

@@ -17,9 +17,10 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement"),
-    *("running_hook", "topology", "storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders"),
-    *("energon", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
+    *("later", "child_process", "process_counts", "samples", "errors", "extensions", "limits", "options"),
+    *("replacement", "running_hook", "topology", "storage", "data", "plan", "order", "decode", "prepare"),
+    *("dataset_loaders", "energon", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule"),
+    *("plugins", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""
 
@@ -34,6 +35,11 @@ HEAVY = (
 def layer_of(path: Path) -> str:
     """The layer that a file belongs to: a module of the package, or a package in it."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file in the package, without that of the package."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
@@ -60,7 +66,116 @@ def test_imports_lead_back_only() -> None:
             assert first not in ("recipes", "tests", "benchmarks"), f"{path}:{line}"
             other = rest.partition(".")[0]
             if first == "bridge_data" and layer != "__init__":
+                if (module_of(path), ".".join(name.split(".")[1:3])) in TO_CUT:
+                    continue
                 assert other == layer or NUMBERS.get(other, len(NUMBERS)) < NUMBERS[layer], f"{path}:{line}: {name}"
+
+
+TO_CUT: set[tuple[str, str]] = {
+    ("data.cached_index", "plugins.forget"),
+    ("data.jsonl_file", "plugins.forget"),
+    ("data.prepared", "plugins.forget"),
+    ("data.records", "plugins.forget"),
+    ("datamodule", "plugins.metrics"),
+    ("datamodule.bridge", "energon.replacing"),
+    ("datamodule.lightning_trainer", "plugins.metrics"),
+    ("datamodule.lightning_trainer", "plugins.sharing"),
+    ("datamodule.module", "plugins.planned"),
+    ("datamodule.module", "plugins.sharing"),
+    ("datamodule.parallel", "plugins.sharing"),
+    ("datamodule.parallel.context_parallel", "plugins.planned"),
+    ("dataset_loaders", "plugins.joins"),
+    ("dataset_loaders", "plugins.where"),
+    ("decode.sample_loader", "plugins.joins"),
+    ("energon", "plugins.joins"),
+    ("energon.jsonl_and_joined", "plugins.joins"),
+    ("lanes.lane", "plugins.forget"),
+    ("lanes.lane", "plugins.planned"),
+    ("lanes.lane_dataset", "plugins.forget"),
+    ("lanes.lane_dataset", "plugins.memo"),
+    ("lanes.lane_dataset", "plugins.planned"),
+    ("lanes.skipping", "plugins.ledger"),
+    ("lanes.upcoming", "plugins.planned"),
+    ("loader.lane_source", "plugins.ray"),
+    ("loader.loader", "plugins.ledger"),
+    ("loader.pinning", "plugins.ray"),
+    ("loader.position", "plugins.ledger"),
+    ("loader.rank_states", "plugins.forget"),
+    ("loader.workers.link", "plugins.helping"),
+    ("loader.workers.worker", "energon.replacing"),
+    ("loader.workers.worker", "plugins.helping"),
+    ("loader.workers.worker_pool", "plugins.helping"),
+    ("order.cursor", "plugins.ledger"),
+    ("order.cursor", "plugins.planned"),
+    ("order.plan_order", "plugins.planned"),
+    ("order.redeal", "plugins.planned"),
+    ("order.state", "plugins.forget"),
+    ("order.state", "plugins.ledger"),
+    ("plan.declared", "plugins.joins"),
+    ("plan.declared", "plugins.where"),
+    ("plan.document", "plugins.stores"),
+    ("plan.opening", "plugins.joins"),
+    ("plan.opening", "plugins.where"),
+    ("plan.source", "plugins.forget"),
+    ("plugins.duplicates.duplicates_command", "tools.cli"),
+    ("plugins.forget.forget_command", "tools.cli"),
+    ("plugins.ledger.audit_command", "tools.cli"),
+    ("plugins.ledger.audit_command", "tools.run_sections"),
+    ("plugins.ledger.audit_command", "tools.runs"),
+    ("plugins.mount.mount_command", "tools.cli"),
+    ("plugins.planned.measure_command", "tools.cli"),
+    ("plugins.planned.measure_command", "tools.runs"),
+    ("plugins.view.charts", "tools.planning"),
+    ("plugins.view.contents", "tools.cli"),
+    ("plugins.view.pages", "tools.oracle"),
+    ("plugins.view.pages", "tools.planning"),
+    ("plugins.view.pages", "tools.run_sections"),
+    ("plugins.view.pages", "tools.runs"),
+    ("plugins.view.pages", "tools.state_contents"),
+    ("plugins.view.view_command", "tools.cli"),
+    ("plugins.view.view_command", "tools.runs"),
+    ("prepare.commit", "plugins.stores"),
+    ("prepare.converters.sample_files", "plugins.forget"),
+    ("prepare.converters.sample_files", "plugins.where"),
+    ("prepare.converters.source_kinds", "plugins.tables"),
+    ("prepare.converters.source_records", "plugins.where"),
+    ("prepare.converters.table_rows", "plugins.tables"),
+    ("prepare.converters.table_rows", "plugins.where"),
+    ("prepare.converters.text_tables", "plugins.forget"),
+    ("prepare.converters.text_tables", "plugins.where"),
+    ("prepare.executors", "plugins.stores"),
+    ("storage", "plugins.stores"),
+    ("storage.locations", "plugins.stores"),
+    ("storage.remote", "plugins.stores"),
+    ("task.packers", "plugins.planned"),
+    ("task.task_encoder", "plugins.memo"),
+}
+"""(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
+
+
+def test_a_plugin_imports_no_other() -> None:
+    """But for the index of costs, which token weights and planned packs are made from."""
+    found = set()
+    for path in (PACKAGE / "plugins").glob("*/**/*.py"):
+        own = path.relative_to(PACKAGE).parts[1]
+        for _, name in imported(path):
+            match name.split("."):
+                case ["bridge_data", "plugins", other, *_] if other != own:
+                    found.add((module_of(path), f"plugins.{other}"))
+    assert found == PLUGINS_TO_CUT
+
+
+PLUGINS_TO_CUT: set[tuple[str, str]] = {
+    ("plugins.duplicates.found_duplicates", "plugins.where"),
+    ("plugins.forget.tombstone_writing", "plugins.tables"),
+    ("plugins.joins.joined_records", "plugins.forget"),
+    ("plugins.ledger.audit_command", "plugins.forget"),
+    ("plugins.planned.costs", "plugins.tables"),
+    ("plugins.tables.table_records", "plugins.forget"),
+    ("plugins.view.contents", "plugins.joins"),
+    ("plugins.view.pages", "plugins.ledger"),
+}
+"""(module, plug-in) that are still to be cut: a list that only becomes shorter."""
 
 
 @pytest.mark.parametrize("package", [bridge_data, encoders, energon, plan], ids=lambda package: package.__name__)
@@ -83,7 +198,7 @@ def imported_by(code: str, heavy: tuple[str, ...]) -> str:
 
 
 PREPARING = "torch numpy tqdm multiprocessing concurrent tarfile hashlib tempfile bridge_data.plan.blending"
-PREPARING += " bridge_data.prepare.metadataset_joins bridge_data.prepare.jsonl_lines bridge_data.prepare.media"
+PREPARING += " bridge_data.plugins.joins.metadataset_joins bridge_data.prepare.jsonl_lines bridge_data.prepare.media"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +206,7 @@ PREPARING += " bridge_data.prepare.metadataset_joins bridge_data.prepare.jsonl_l
     [
         ("import bridge_data", " ".join(HEAVY)),
         (
-            "import bridge_data.prepare.metadataset_joins, bridge_data.prepare.tars, bridge_data.samples\n"
+            "import bridge_data.plugins.joins.metadataset_joins, bridge_data.prepare.tars, bridge_data.samples\n"
             "from bridge_data.energon import CrudeWebdataset, load_dataset, prepare_metadataset\n"
             "from bridge_data.plan import load_plan",
             "torch numpy PIL av cloudpickle webdataset omegaconf",
@@ -120,7 +235,7 @@ from bridge_data import WorkerConfig, get_loader, get_train_dataset
 options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer_size=10, max_samples_per_sequence=10)
 next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
-    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "shards.parquet_table")
+    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "plugins.tables.parquet_table")
     ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
     heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"

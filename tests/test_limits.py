@@ -28,12 +28,12 @@ from bridge_data import (
     get_savable_loader,
     get_train_dataset,
 )
+from bridge_data.data.metadata import read_split
+from bridge_data.data.tar_files import MemoryTar, walk
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.shards.metadata import read_split
-from bridge_data.shards.tar_files import MemoryTar, walk
 from tests.memory import sizes_bytes
 from tests.prepared import write_texts
 

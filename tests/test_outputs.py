@@ -14,7 +14,7 @@ from bridge_data.datamodule import JsonlSink, TensorBoardSink
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import load_states
-from bridge_data.loader.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import remote
 from bridge_data.tools.cli import main
 from bridge_data.tools.cli.terminal import LOCATION, ON_DISK, OUTPUT, OUTPUT_ON_DISK

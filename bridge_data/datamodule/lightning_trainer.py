@@ -16,10 +16,10 @@ from typing import Any
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
-from bridge_data.datamodule.sharing import IdleDataloader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.plugins.metrics.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
+from bridge_data.plugins.sharing.sharing import IdleDataloader
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

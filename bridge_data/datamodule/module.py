@@ -18,7 +18,6 @@ from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
-from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
@@ -27,7 +26,6 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import deal_of, is_dealt
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
@@ -35,6 +33,8 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
+from bridge_data.plugins.planned.planned import deal_of, is_dealt
+from bridge_data.plugins.sharing.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import simplejpeg
 
+from bridge_data.data.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from bridge_data.decode.notices import note
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
@@ -38,7 +39,6 @@ from bridge_data.later import Image, nanoarrow, torch
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
-from bridge_data.shards.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 
 if TYPE_CHECKING:
     from types import ModuleType

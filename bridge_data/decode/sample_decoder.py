@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
+from bridge_data.data.media_kinds import AV_EXTENSIONS, guess_kind
+from bridge_data.data.plain_data import parse_json
 from bridge_data.decode import notices
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
@@ -32,8 +34,6 @@ from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.media_kinds import AV_EXTENSIONS, guess_kind
-from bridge_data.shards.plain_data import parse_json
 
 if TYPE_CHECKING:
     from bridge_data.decode.av import AVDecoderType, AVWebdatasetDecoder

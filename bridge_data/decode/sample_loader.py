@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.data import ByteRange, RawSample, RecordReader
+from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
 from bridge_data.decode import notices
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
@@ -24,11 +26,9 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import Parts
+from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
-from bridge_data.shards import ByteRange, RawSample, RecordReader
-from bridge_data.shards.blocks import BlockBudget, BlockCache, Cut
-from bridge_data.shards.joined_records import JoinedRawSample
 
 
 class Loader(abc.ABC):

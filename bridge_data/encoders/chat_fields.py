@@ -20,10 +20,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from bridge_data.data.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
+from bridge_data.data.named_media import NAMED_AT
 from bridge_data.encoders.visual_settings import VISUAL_KEYS
 from bridge_data.errors import SampleError
-from bridge_data.shards.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
-from bridge_data.shards.named_media import NAMED_AT
 
 logger = logging.getLogger("bridge_data")
 

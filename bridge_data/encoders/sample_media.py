@@ -11,6 +11,17 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bridge_data.data.media_kinds import kind_of_name
+from bridge_data.data.named_media import (
+    NamedVisual,
+    VisualKind,
+    by_number,
+    check_moving,
+    frames_among,
+    names_of,
+    visual_in,
+    visuals_at,
+)
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat_fields import (
@@ -28,17 +39,6 @@ from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample
-from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.named_media import (
-    NamedVisual,
-    VisualKind,
-    by_number,
-    check_moving,
-    frames_among,
-    names_of,
-    visual_in,
-    visuals_at,
-)
 from bridge_data.storage import location
 from bridge_data.task.stores import FileStore, SystemFileStore
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from bridge_data.data.named_media import VisualKind
 from bridge_data.errors import SampleError
-from bridge_data.shards.named_media import VisualKind
 
 FRAME_FACTOR = 2
 """The number of frames is a multiple of this."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bridge_data.data.named_media import check_moving
 from bridge_data.decode import notices
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import bytes_of_unit, encoded_size, in_mode, pillow_image
@@ -32,7 +33,6 @@ from bridge_data.encoders.visual_settings import (
     with_own,
 )
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.shards.named_media import check_moving
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""

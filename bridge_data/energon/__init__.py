@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from bridge_data.energon.webdatasets import VQAOCRWebdataset as VQAOCRWebdataset
     from bridge_data.energon.webdatasets import VQAWebdataset as VQAWebdataset
     from bridge_data.plan.factories import BaseCoreDatasetFactory as BaseCoreDatasetFactory
-    from bridge_data.prepare.metadataset_joins import prepare_metadataset as prepare_metadataset
+    from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset as prepare_metadataset
 
 
 _own, _own_names = names_of(__name__)

@@ -8,18 +8,18 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Unpack
 
+from bridge_data.data import Records, ShardSet, SubsetRange
+from bridge_data.data.jsonl_file import PART, open_jsonl
+from bridge_data.data.plain_data import parse_json
 from bridge_data.dataset_loaders import DatasetLoader
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
-from bridge_data.plan.join import assemble
 from bridge_data.plan.source import EpochsPerShuffle, Join, Parts, Source
+from bridge_data.plugins.joins.join import assemble
+from bridge_data.plugins.joins.joins import open_join_at
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import Records, ShardSet, SubsetRange
-from bridge_data.shards.joins import open_join_at
-from bridge_data.shards.jsonl_file import PART, open_jsonl
-from bridge_data.shards.plain_data import parse_json
 from bridge_data.storage import Location, location, on_disk
 from bridge_data.topology import WorkerConfig
 

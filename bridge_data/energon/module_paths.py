@@ -40,7 +40,7 @@ ELSEWHERE = {
     "bridge_data.prepare.media": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",
     "bridge_data.task.task_encoder": "get_stateless",
-    "bridge_data.shards.metadata": (
+    "bridge_data.data.metadata": (
         "MAIN_FOLDER_NAME=META_FOLDER INDEX_SQLITE_FILENAME=INDEX_SQLITE INDEX_UUID_FILENAME=INDEX_UUID "
         "INFO_JSON_FILENAME=INFO_JSON INFO_YAML_FILENAME=INFO_YAML SPLIT_YAML_FILENAME=SPLIT_YAML"
     ),
@@ -169,7 +169,7 @@ PATHS = {
     ),
     "tools.info": "command=bridge_data.tools.cli.info_command:info",
     "tools.lint": "command=bridge_data.tools.cli.lint_command:lint",
-    "tools.mount": "command=bridge_data.tools.cli.mount_command:mount",
+    "tools.mount": "command=bridge_data.plugins.mount.mount_command:mount",
     "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
     "tools.prepare_media": "command=bridge_data.tools.cli.prepare_metadata_command:prepare_media",
     "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
@@ -217,8 +217,8 @@ MODULES_LEFT_OUT = {
     "typed_converter": "mistakes in YAML are errors that name file and line",
     "module_loader": "trusted_modules and trust_dataset_code of get_train_dataset",
     "metadataset": "load_dataset reads a metadataset, and `get_datasets` of what it returns gives its plan",
-    "flavors.webdataset": "bridge_data.shards reads prepared folders, bridge_data.prepare writes them",
-    "flavors.jsonl": "bridge_data.shards.jsonl_file reads JSONL, bridge_data.prepare.jsonl_lines writes its index",
+    "flavors.webdataset": "bridge_data.data reads prepared folders, bridge_data.prepare writes them",
+    "flavors.jsonl": "bridge_data.data.jsonl_file reads JSONL, bridge_data.prepare.jsonl_lines writes its index",
     "av": "AVDecoder, or SampleDecoder(av_decode=...)",
     "wrappers": "the pipeline is fixed, and the hooks of the task encoder are its parts",
 }

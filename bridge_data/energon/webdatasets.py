@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
+from bridge_data.data import Records, open_shards
+from bridge_data.data.metadata import META_FOLDER
 from bridge_data.errors import ConfigError
 from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
 from bridge_data.plan.document import as_node
@@ -38,8 +40,6 @@ from bridge_data.samples import (
     VQAOCRSample,
     VQASample,
 )
-from bridge_data.shards import Records, open_shards
-from bridge_data.shards.metadata import META_FOLDER
 
 
 class Decoding(enum.Enum):

@@ -20,8 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.forgotten import drop_draws, drop_pending
-from bridge_data.lanes.planned import ContextStep, LanePacks
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
@@ -31,6 +29,8 @@ from bridge_data.lanes.work import Key, Parts, Watch, Work
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import OLD, Drawn, Pending
+from bridge_data.plugins.forget.forgotten import drop_draws, drop_pending
+from bridge_data.plugins.planned.planned import ContextStep, LanePacks
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors

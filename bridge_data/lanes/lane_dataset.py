@@ -17,11 +17,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bridge_data import storage
+from bridge_data.data import RawSample
+from bridge_data.data.blocks import BlockBudget, Cut
+from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.planned import (
+from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.skipping import caught_up, with_skips
+from bridge_data.lanes.units import Batching
+from bridge_data.lanes.work import Watch, Work
+from bridge_data.options import check_integer
+from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
+from bridge_data.order.random_draws import key64
+from bridge_data.order.row import Ints
+from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
+from bridge_data.order.step_skips import StepSkips
+from bridge_data.plan import Plan
+from bridge_data.plan.blending import SAMPLES
+from bridge_data.plugins.forget import forgotten_lists
+from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
+from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
+from bridge_data.plugins.planned.costs import CostTable, open_costs
+from bridge_data.plugins.planned.planned import (
     TOKENS,
     ContextDeal,
     JobPacks,
@@ -31,34 +51,15 @@ from bridge_data.lanes.planned import (
     check_step,
     redealt,
 )
-from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
-from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.sample_costs import NUM_CHECKED, CostCheck
-from bridge_data.lanes.skipping import caught_up, with_skips
-from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Watch, Work
-from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef, forgotten_lists
-from bridge_data.order.forgotten_lists import ListVersions, check_lists, with_lists
-from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.random_draws import key64
-from bridge_data.order.row import Ints
-from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
-from bridge_data.order.step_skips import StepSkips
-from bridge_data.plan import Plan
-from bridge_data.plan.blending import SAMPLES
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck
 from bridge_data.replacement import replacement
-from bridge_data.shards import RawSample
-from bridge_data.shards.blocks import BlockBudget, Cut
-from bridge_data.shards.costs import CostTable, open_costs
-from bridge_data.shards.records import stored_records
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
-    from bridge_data.lanes.memo import SampleMemo
+    from bridge_data.plugins.memo.memo import SampleMemo
     from bridge_data.run_options import Memo
 
 _MEASURED_TOGETHER = 64
@@ -298,7 +299,7 @@ class LaneDataset:
         Raises:
             ConfigError: if a folder cannot be used.
         """
-        from bridge_data.lanes.memo import SampleMemo, keys_of  # here: most runs have none
+        from bridge_data.plugins.memo.memo import SampleMemo, keys_of  # here: most runs have none
 
         keys = keys_of(self.work(), self.plan.sources, str(memo.version), bare_keys=self.bare_keys)
         of_samples = SampleMemo(memo, self.plan.sources, keys)

@@ -20,14 +20,14 @@ from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from bridge_data import storage
+from bridge_data.data import ByteRange, Records
+from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.decode import Loader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, Geometry, SampleRef
 from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, share_open
 from bridge_data.plan import Plan
-from bridge_data.shards import ByteRange, Records
-from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.shards.tar_files import GZIP_SUFFIXES
 
 logger = logging.getLogger("bridge_data")
 

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.produced import Produced
-from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plugins.ledger.ledger import SAMPLE_BYTES
 
 logger = logging.getLogger("bridge_data")
 

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Container, Iterable
 from typing import Any
 
-from bridge_data.lanes.planned import LanePacks
 from bridge_data.lanes.units import Batching
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.pending import Pending
+from bridge_data.plugins.planned.planned import LanePacks
 
 
 class Upcoming:

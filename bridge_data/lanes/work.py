@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from bridge_data.data import RawSample
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
@@ -21,7 +22,6 @@ from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
-from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
 from bridge_data.task.task_encoder import declared

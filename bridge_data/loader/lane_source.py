@@ -21,9 +21,9 @@ from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.arena import PrivateArena
 
 if TYPE_CHECKING:
-    from bridge_data.loader.ray_workers import RayPool
     from bridge_data.loader.workers.slots import HeldSlots
     from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
+    from bridge_data.plugins.ray.ray_workers import RayPool
 
 
 class LaneSource:
@@ -65,7 +65,7 @@ class LaneSource:
 
         self._restarts = self._restarts or Restarts(self._config)
         if self._remote is not None:
-            from bridge_data.loader.ray_workers import ray_pool
+            from bridge_data.plugins.ray.ray_workers import ray_pool
 
             self.pool = ray_pool(self._dataset, self._remote, self._config, self._restarts)
         if self.pool is not None:

@@ -18,11 +18,11 @@ from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.lane_source import LaneSource
-from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.collation import with_tensors
 

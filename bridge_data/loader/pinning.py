@@ -22,8 +22,8 @@ from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.position import Turns
 
 if TYPE_CHECKING:
-    from bridge_data.loader.ray_workers import RayPool
     from bridge_data.loader.workers.worker_pool import WorkerPool
+    from bridge_data.plugins.ray.ray_workers import RayPool
 
 Pin: TypeAlias = Callable[[Any], Any]
 """Returns a batch in page-locked memory."""

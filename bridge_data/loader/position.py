@@ -15,9 +15,9 @@ import itertools
 import logging
 from collections.abc import Iterable
 
-from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")

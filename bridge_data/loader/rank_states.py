@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from bridge_data.errors import StateError
 from bridge_data.later import torch
-from bridge_data.order.forgotten_lists import ListVersions
 from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
+from bridge_data.plugins.forget.forgotten_lists import ListVersions
 from bridge_data.topology import WorkerConfig, is_distributed, process_of, rank_in
 
 T = TypeVar("T")

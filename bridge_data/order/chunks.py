@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.shards.blocks import READ_BYTES
+from bridge_data.data.blocks import READ_BYTES
 
 MIN_CHUNKS_PER_LANE = 16
 """Minimum number of chunks per lane and epoch; for smaller sources, chunks shrink."""

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.cost_blend import CostBlend, LaneDraws
-from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
+from bridge_data.plugins.ledger.ledger import SAMPLE_BYTES
+from bridge_data.plugins.planned.cost_blend import CostBlend, LaneDraws
 
 State = dict[str, Any]
 

@@ -19,14 +19,14 @@ import numpy as np
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
-from bridge_data.order.cost_blend import CostBlend
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LaneState, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
-from bridge_data.shards.costs import CostTable
+from bridge_data.plugins.planned.cost_blend import CostBlend
+from bridge_data.plugins.planned.costs import CostTable
 
 _SHAPE_DIGITS = 16
 """Digits of a fingerprint that are of the names, sizes and counts of shards."""

@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order import forgotten_lists, ledger, step_skips
-from bridge_data.order.ledger import LedgerSums, Uncounted
+from bridge_data.order import step_skips
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plugins.forget import forgotten_lists
+from bridge_data.plugins.ledger import ledger
+from bridge_data.plugins.ledger.ledger import LedgerSums, Uncounted
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")

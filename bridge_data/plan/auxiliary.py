@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from bridge_data import storage
+from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.data.prepared import forgotten_keys
 from bridge_data.plan.document import Node, located
-from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER
-from bridge_data.shards.prepared import forgotten_keys
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
 _FOLDER = "filesystem"

@@ -37,7 +37,7 @@ from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample, required_fields
 
 if TYPE_CHECKING:
-    from bridge_data.shards import Records
+    from bridge_data.data import Records
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
 _TRUSTED_MODULES = ("megatron.bridge",)

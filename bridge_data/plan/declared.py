@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from bridge_data import storage
+from bridge_data.data import SubsetRange
+from bridge_data.data.records import NO_MEMBER
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
@@ -23,12 +25,10 @@ from bridge_data.plan.blending import SAMPLES, Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
 from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
-from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
-from bridge_data.shards import SubsetRange
-from bridge_data.shards.records import NO_MEMBER
+from bridge_data.plugins.where.where_clauses import WHERE_KEYS, WhereClause, read_where
 
 if TYPE_CHECKING:
-    from bridge_data.shards.joins import Nonmatch
+    from bridge_data.plugins.joins.joins import Nonmatch
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 _JOIN_KEYS = ("join", "joiner")

@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
+from bridge_data.data.metadata import JSONL_SUFFIX
+from bridge_data.data.plain_data import composed
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
-from bridge_data.shards.metadata import JSONL_SUFFIX
-from bridge_data.shards.plain_data import composed
+from bridge_data.plugins.stores.object_stores import split_url
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service, with_variables, without_scheme
-from bridge_data.storage.object_stores import split_url
 
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from bridge_data import storage
+from bridge_data.data import Records, SubsetRange
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import path_text, warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
@@ -27,7 +28,6 @@ from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.source import EpochsPerShuffle, FieldAccess, Parts, SampleClass, Source, check_epochs
 from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import Records, SubsetRange
 from bridge_data.storage import Location, location
 from bridge_data.topology import WorkerConfig
 

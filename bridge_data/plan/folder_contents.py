@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bridge_data import storage
+from bridge_data.data.metadata import JSONL_SUFFIX
+from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, bridge_command
-from bridge_data.shards.metadata import JSONL_SUFFIX
-from bridge_data.shards.tar_files import GZIP_SUFFIXES
 
 _PACKINGS = {
     ".gz": (b"\x1f\x8b", "gunzip -k"),

@@ -9,12 +9,19 @@ files, and tables, whose module is imported only if the path may be that of one.
 
 import abc
 import dataclasses
-import importlib
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
+from bridge_data.data import PreparedDataset, Records
+from bridge_data.data.cached_index import find_raw_tars, index_of_energon, is_tar_pattern, open_raw_tars
+from bridge_data.data.jsonl_file import open_jsonl, read_ranges
+from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, TABLE_FILES, why_unprepared
+from bridge_data.data.records import NO_MEMBER
+from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.extensions import find_extension
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Reference
@@ -23,12 +30,6 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no_lines
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import PreparedDataset, Records
-from bridge_data.shards.cached_index import find_raw_tars, index_of_energon, is_tar_pattern, open_raw_tars
-from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
-from bridge_data.shards.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, TABLE_FILES, why_unprepared
-from bridge_data.shards.records import NO_MEMBER
-from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.storage import Location, location
 
 WHOLE = "train"
@@ -270,25 +271,26 @@ class JsonlFile(Format):
 
 
 class FormatLine(NamedTuple):
-    """A format: its class, a module of this package and a name in it; how the paths of such data end; and whether any
+    """A format: its class, or the name of the plug-in that has it; how the paths of such data end; and whether any
     other unprepared folder may hold some."""
 
-    place: str
+    place: type[Format] | str
     endings: tuple[str, ...]
     in_folders: bool = False
 
-    def format(self) -> Format:
-        """The format; its module is imported."""
-        module, name = self.place.split(".")
-        found: Format = getattr(importlib.import_module(f"bridge_data.plan.{module}"), name)()
-        return found
+    def format(self) -> Format | None:
+        """The format; a plug-in is imported. None if it is not installed."""
+        found: type[Format] | None = (
+            self.place if isinstance(self.place, type) else find_extension("formats", self.place)
+        )
+        return None if found is None else found()
 
 
 FORMATS = (
-    FormatLine("table_files.Tables", tuple(TABLE_FILES), in_folders=True),
-    FormatLine("formats.JsonlFile", (JSONL_SUFFIX,)),
-    FormatLine("formats.UnpreparedTars", (".tar", *GZIP_SUFFIXES), in_folders=True),
-    FormatLine("formats.PreparedFolder", ("",)),
+    FormatLine("tables", tuple(TABLE_FILES), in_folders=True),
+    FormatLine(JsonlFile, (JSONL_SUFFIX,)),
+    FormatLine(UnpreparedTars, (".tar", *GZIP_SUFFIXES), in_folders=True),
+    FormatLine(PreparedFolder, ("",)),
 )
 """The format of a path is the first that matches: of those with its ending, or else of those in folders. So a file is
 not looked for in a folder, and a prepared folder is not listed."""
@@ -301,6 +303,8 @@ def find_format(path: str) -> Format | None:
         ConfigError: for a folder with data of two kinds, such as tars and Parquet files.
     """
     found = _first_match(path, (line for line in FORMATS if path.endswith(line.endings)))
+    if found is None and (ending := PurePosixPath(path).suffix):  # that of another package
+        found = _first_match(path, [FormatLine(ending, (ending,))])
     if found is None and storage.is_folder(path):
         found = _first_match(path, (line for line in FORMATS if line.in_folders))
         if found is not None and not storage.is_remote(path):  # there, only tables: the check is where they are listed
@@ -309,7 +313,7 @@ def find_format(path: str) -> Format | None:
 
 
 def _first_match(path: str, lines: Iterable[FormatLine]) -> Format | None:
-    return next((found for found in (line.format() for line in lines) if found.matches(path)), None)
+    return next((found for line in lines if (found := line.format()) is not None and found.matches(path)), None)
 
 
 def format_of(path: str) -> Format:

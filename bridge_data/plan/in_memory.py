@@ -13,14 +13,9 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeGuard
 
-from bridge_data.errors import ConfigError, SampleError
-from bridge_data.later import is_tensor, numpy
-from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
-from bridge_data.plan.source import EpochsPerShuffle, Parts, SampleClass, Source
-from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import SubsetRange
-from bridge_data.shards.blocks import READ_BYTES
-from bridge_data.shards.records import (
+from bridge_data.data import SubsetRange
+from bridge_data.data.blocks import READ_BYTES
+from bridge_data.data.records import (
     NO_MEMBER,
     ByteRange,
     RawSample,
@@ -29,6 +24,11 @@ from bridge_data.shards.records import (
     read_keys,
     scan_keys,
 )
+from bridge_data.errors import ConfigError, SampleError
+from bridge_data.later import is_tensor, numpy
+from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
+from bridge_data.plan.source import EpochsPerShuffle, Parts, SampleClass, Source
+from bridge_data.samples import CrudeSample, Sample
 from bridge_data.storage import Location, location
 
 _GIVE = "give one, fingerprint='...', which differs where the data do"

@@ -28,7 +28,7 @@ from bridge_data.plan.declared import (
 from bridge_data.plan.document import absolute, parse_yaml
 from bridge_data.plan.formats import Opening, format_of, open_source
 from bridge_data.plan.source import Source
-from bridge_data.plan.where_clauses import choose_samples, given_where
+from bridge_data.plugins.where.where_clauses import choose_samples, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, is_remote
 
@@ -80,7 +80,7 @@ def _open(declared: Declared, opening: Opening) -> Tree:
 
 
 def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
-    from bridge_data.plan.join import join_source  # here: few data sets are joined
+    from bridge_data.plugins.joins.join import join_source  # here: few data sets are joined
 
     members = [open_reference(member, opening) for member in declared.members]
     return cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)

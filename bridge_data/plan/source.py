@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data import Records, Subset, SubsetRange
+from bridge_data.data.records import contents_of, fingerprint_of
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.part_names import all_names
-from bridge_data.shards import Records, Subset, SubsetRange
-from bridge_data.shards.records import contents_of, fingerprint_of
-from bridge_data.shards.tombstones import ForgetList
+from bridge_data.plugins.forget.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
 """A class derived from `Sample` or `CrudeSample`."""

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bridge_data import storage
+from bridge_data.data.metadata import INFO_JSON, PREPARING
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.metadata import INFO_JSON, PREPARING
+from bridge_data.plugins.stores.clients import check_writable
 from bridge_data.storage import Location, RemotePath, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
-from bridge_data.storage.clients import check_writable
 
 PATIENCE_S = 1.0
 """How long to wait for a lock: child processes of a killed preparation end a moment after it."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bridge_data.child_process import die_with_parent, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.options import check_integer
-from bridge_data.storage.clients import has_clients
+from bridge_data.plugins.stores.clients import has_clients
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor as Pool

@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from bridge_data.data.sample_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 from bridge_data.errors import ConfigError
-from bridge_data.shards.where.sample_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 
 _MAX_INTEGER = 1 << 63
 

@@ -19,15 +19,15 @@ from typing import BinaryIO
 
 import yaml
 
+from bridge_data.data.jsonl_file import index_path, read_ranges, split_path
+from bridge_data.data.metadata import JSONL_SUFFIX
+from bridge_data.data.shard_table import encode_offsets
+from bridge_data.data.subset import SubsetRange
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import why_no_lines
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
-from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
-from bridge_data.shards.metadata import JSONL_SUFFIX
-from bridge_data.shards.shard_table import encode_offsets
-from bridge_data.shards.subset import SubsetRange
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25

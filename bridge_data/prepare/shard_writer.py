@@ -33,16 +33,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.options import check_integer
-from bridge_data.prepare.commit import Claim, preparing_alone
-from bridge_data.prepare.part_encoding import BLOCK_BYTES, EncodedSample, encode_sample, members_of
-from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.scan_results import scan_shard
-from bridge_data.prepare.splits import split_by_shares
-from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
-from bridge_data.shards.metadata import (
+from bridge_data.data.index_file import BridgeIndex, Segment, ShardEntry
+from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
     META_FOLDER,
@@ -52,7 +44,15 @@ from bridge_data.shards.metadata import (
     parse_document,
     tar_index_path,
 )
-from bridge_data.shards.read_only_database import as_text
+from bridge_data.data.read_only_database import as_text
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.options import check_integer
+from bridge_data.prepare.commit import Claim, preparing_alone
+from bridge_data.prepare.part_encoding import BLOCK_BYTES, EncodedSample, encode_sample, members_of
+from bridge_data.prepare.sample_definitions import definition_of, read_definition
+from bridge_data.prepare.scan_results import scan_shard
+from bridge_data.prepare.splits import split_by_shares
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.storage import Location, RemotePath, output, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 
+from bridge_data.data.metadata import expand_braces
 from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.metadata import expand_braces
 
 SHUFFLE_SEED = 42
 """Energon's, so that `--shuffle-tars` gives the same split."""

@@ -30,17 +30,9 @@ from typing import Any
 import yaml
 
 from bridge_data import storage
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
-from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.folder_contents import files_below, kinds_of, told, why_no_lines
-from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
-from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
-from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
-from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment
-from bridge_data.shards.key_index import SharedKeys
-from bridge_data.shards.metadata import (
+from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment
+from bridge_data.data.key_index import SharedKeys
+from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
     INDEX_UUID,
@@ -57,9 +49,17 @@ from bridge_data.shards.metadata import (
     read_uuid,
     tar_index_path,
 )
-from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.tar_files import GZIP_SUFFIXES, is_gzip
-from bridge_data.shards.tar_scan import ScanNotes, has_surrogates
+from bridge_data.data.read_only_database import ReadOnlyDatabase
+from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
+from bridge_data.data.tar_scan import ScanNotes, has_surrogates
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import files_below, kinds_of, told, why_no_lines
+from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
+from bridge_data.prepare.splits import collapse
+from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, write_file, writing
 

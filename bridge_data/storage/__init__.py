@@ -11,6 +11,7 @@ atomic         files that appear whole, and locks
 from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
+from bridge_data.plugins.stores.prefetching import MAX_AHEAD_BYTES, REQUEST_BYTES
 from bridge_data.storage.locations import (
     COPY_IT,
     OF_THE_MACHINE,
@@ -48,7 +49,6 @@ from bridge_data.storage.locations import (
     without_scheme,
     write,
 )
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES, REQUEST_BYTES
 
 if TYPE_CHECKING:
     from bridge_data.storage.remote import list_sizes as list_sizes

@@ -26,15 +26,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import LaterModule
+from bridge_data.plugins.stores.object_stores import SCHEMES, split_url
+from bridge_data.plugins.stores.prefetching import joined
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import write_file
-from bridge_data.storage.object_stores import SCHEMES, split_url
-from bridge_data.storage.prefetching import joined
 
 if TYPE_CHECKING:
-    from bridge_data.storage import clients, remote
+    from bridge_data.plugins.stores import clients
+    from bridge_data.storage import remote
 else:  # the first URL imports the clients of object stores
-    clients, remote = LaterModule("bridge_data.storage.clients"), LaterModule("bridge_data.storage.remote")
+    clients, remote = LaterModule("bridge_data.plugins.stores.clients"), LaterModule("bridge_data.storage.remote")
 
 T = TypeVar("T")
 

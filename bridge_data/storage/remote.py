@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.stores.clients import open_store
+from bridge_data.plugins.stores.object_stores import Content, Missing, ObjectInfo, RequestError, persist
+from bridge_data.plugins.stores.prefetching import Prefetcher
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import locked
-from bridge_data.storage.clients import open_store
 from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
-from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
-from bridge_data.storage.prefetching import Prefetcher
 
 MAX_KNOWN_OBJECTS = 1 << 17
 

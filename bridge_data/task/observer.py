@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from bridge_data.later import torch
 
 if TYPE_CHECKING:
+    from bridge_data.data import RawSample
     from bridge_data.decode import Loader
-    from bridge_data.shards import RawSample
 
 P = ParamSpec("P")
 T = TypeVar("T")

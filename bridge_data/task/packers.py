@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.options import check_at_least
-from bridge_data.shards.costs import CostLimits
+from bridge_data.plugins.planned.costs import CostLimits
 from bridge_data.task.task_encoder import TaskEncoder, stateless
 
 Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]

@@ -18,12 +18,12 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.plan import Source
+from bridge_data.plugins.memo.samples_key import costs_key, count_tokens
 from bridge_data.running_hook import current_batch_index, current_cache, current_sample_index
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
 from bridge_data.task.cooking import Cooker, cook
 from bridge_data.task.field_mapping import as_type, batch_as
-from bridge_data.task.samples_key import costs_key, count_tokens
 from bridge_data.task.stores import CachePool, FileStore
 
 P = ParamSpec("P")

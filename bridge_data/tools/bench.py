@@ -23,6 +23,9 @@ from typing import IO, Any, NamedTuple, Self
 import psutil
 
 from bridge_data import samples
+from bridge_data.data import RawSample
+from bridge_data.data.prepared import tars_of
+from bridge_data.data.records import bytes_of
 from bridge_data.dataset_loaders import Data
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, bridge_command
@@ -33,12 +36,9 @@ from bridge_data.loader.factory import open_loader
 from bridge_data.options import check_at_least
 from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
+from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.run_options import RunOptions
-from bridge_data.shards import RawSample
-from bridge_data.shards.joined_records import JoinedRawSample
-from bridge_data.shards.prepared import tars_of
-from bridge_data.shards.records import bytes_of
 from bridge_data.task import STAGES, TaskEncoder
 from bridge_data.tools.runs import BENCH_OPTIONS
 

@@ -25,6 +25,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bridge_data.data import ShardSet
+from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.prepared import tars_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
@@ -35,10 +38,7 @@ from bridge_data.plan import Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, in_draws, in_unit
 from bridge_data.plan.repeated_data import RepeatedData
 from bridge_data.plan.source import together
-from bridge_data.shards import ShardSet
-from bridge_data.shards.costs import open_costs
-from bridge_data.shards.metadata import META_FOLDER
-from bridge_data.shards.prepared import tars_of
+from bridge_data.plugins.planned.costs import open_costs
 from bridge_data.storage import Location, is_remote
 from bridge_data.storage.locations import MAX_OPEN
 from bridge_data.task import TaskEncoder

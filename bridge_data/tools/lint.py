@@ -17,6 +17,13 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data.data import Records, ShardSet
+from bridge_data.data.index_file import split_name
+from bridge_data.data.jsonl_file import split_gaps
+from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.prepared import PreparedDataset, tars_of
+from bridge_data.data.records import selected_number, stored_number
+from bridge_data.data.tar_files import GZIP_SUFFIXES, open_tar, read_member
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
@@ -25,18 +32,11 @@ from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
 from bridge_data.plan.document import absolute, as_node
 from bridge_data.plan.formats import Opening, find_format
-from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
-from bridge_data.plan.where_clauses import WhereOptionError, given_where
+from bridge_data.plugins.joins.join import join_source
+from bridge_data.plugins.where.where_clauses import WhereOptionError, given_where
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
-from bridge_data.shards import Records, ShardSet
-from bridge_data.shards.index_file import split_name
-from bridge_data.shards.jsonl_file import split_gaps
-from bridge_data.shards.metadata import META_FOLDER
-from bridge_data.shards.prepared import PreparedDataset, tars_of
-from bridge_data.shards.records import selected_number, stored_number
-from bridge_data.shards.tar_files import GZIP_SUFFIXES, open_tar, read_member
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint_checks import (
     KINDS,

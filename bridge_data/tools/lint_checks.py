@@ -30,23 +30,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bridge_data import storage
-from bridge_data.decode import SampleDecoder, notices
-from bridge_data.decode.av import AVDecoder
-from bridge_data.decode.av.container import open_container, reading
-from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
-from bridge_data.decode.image import damage_of, num_frames
-from bridge_data.decode.sample_decoder import decode_part
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
-from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
-from bridge_data.plan import Source
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess
-from bridge_data.prepare.tars import find_shards
-from bridge_data.process_counts import COUNTS
-from bridge_data.shards import Records
-from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
-from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import (
+from bridge_data.data import Records
+from bridge_data.data.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
+from bridge_data.data.key_index import KeyIndex
+from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
     INFO_JSON,
@@ -60,11 +47,24 @@ from bridge_data.shards.metadata import (
     read_uuid,
     tar_index_path,
 )
-from bridge_data.shards.prepared import tars_of
-from bridge_data.shards.records import stored_records
-from bridge_data.shards.shard_table import encode_offsets
-from bridge_data.shards.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
-from bridge_data.shards.tar_scan import MAX_ZERO_BYTES, has_surrogates
+from bridge_data.data.prepared import tars_of
+from bridge_data.data.records import stored_records
+from bridge_data.data.shard_table import encode_offsets
+from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
+from bridge_data.data.tar_scan import MAX_ZERO_BYTES, has_surrogates
+from bridge_data.decode import SampleDecoder, notices
+from bridge_data.decode.av import AVDecoder
+from bridge_data.decode.av.container import open_container, reading
+from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
+from bridge_data.decode.image import damage_of, num_frames
+from bridge_data.decode.sample_decoder import decode_part
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
+from bridge_data.plan import Source
+from bridge_data.plan.part_names import other_names, renamed
+from bridge_data.plan.source import FieldAccess
+from bridge_data.prepare.tars import find_shards
+from bridge_data.process_counts import COUNTS
 
 _WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data.data import ShardSet
+from bridge_data.data.index_file import IndexPage
 from bridge_data.plan.part_names import other_names
 from bridge_data.plan.source import FieldAccess
-from bridge_data.shards import ShardSet
-from bridge_data.shards.index_file import IndexPage
 
 Numbers: TypeAlias = NDArray[np.int64]
 

@@ -20,15 +20,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from bridge_data.data.records import RecordReader
+from bridge_data.data.sample_lookup import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import deal_of
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.shards.records import RecordReader
-from bridge_data.shards.sample_lookup import find_sample
+from bridge_data.plugins.planned.planned import deal_of
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
 

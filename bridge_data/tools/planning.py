@@ -24,14 +24,22 @@ from numpy.typing import NDArray
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import SAMPLES, TOKENS, LanePacks, PlannedPack, longest_first, parts_of, table_of
 from bridge_data.options import check_integer, check_number
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import Cursor
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
-from bridge_data.shards.costs import CostTable
+from bridge_data.plugins.planned.costs import CostTable
+from bridge_data.plugins.planned.planned import (
+    SAMPLES,
+    TOKENS,
+    LanePacks,
+    PlannedPack,
+    longest_first,
+    parts_of,
+    table_of,
+)
 
 EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""

@@ -23,19 +23,19 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import LanePacks
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Unit
 from bridge_data.lanes.work import Key, Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
-from bridge_data.order.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plugins.forget.forgotten import ForgottenSamples
+from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
+from bridge_data.plugins.ledger.ledger import LedgerSums, tallies
+from bridge_data.plugins.planned.planned import LanePacks
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
 

@@ -21,22 +21,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
+from bridge_data.data.plain_data import parse_yaml_file
+from bridge_data.data.records import stored_records
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import BridgeDataError, ConfigError, StateError, listed
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
-from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plan.formats import find_format
-from bridge_data.plan.where_clauses import WHERE_KEYS, given_where
+from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.planned.costs import known_costs
+from bridge_data.plugins.where.where_clauses import WHERE_KEYS, given_where
 from bridge_data.run_options import DELETED, PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
-from bridge_data.shards.costs import known_costs
-from bridge_data.shards.plain_data import parse_yaml_file
-from bridge_data.shards.records import stored_records
 from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.tools.loss_log import EVENTS, LossLog, LossReader

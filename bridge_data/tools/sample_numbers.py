@@ -24,12 +24,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.cost_blend import CostBlend
 from bridge_data.order.cursor import BEGINNING, Cursor, Entry, SampleRef, Stream, entry_size, is_slice
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, MASK, Blend, Permutation, Schedule
 from bridge_data.order.row import Ints, Row, Share
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.plugins.planned.cost_blend import CostBlend
 
 _FRACTION_BITS = 64
 _ONE = 1 << _FRACTION_BITS

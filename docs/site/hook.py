@@ -40,7 +40,7 @@ BESIDES = {
     "loading": ("bridge_data.loader", "bridge_data.plan.load_plan", "bridge_data.run_options.TrainingOptions"),
     "datamodule": ("bridge_data.datamodule",),
     "encoders": ("bridge_data.encoders",),
-    "shards": ("bridge_data.shards",),
+    "shards": ("bridge_data.data",),
     "order": ("bridge_data.order",),
 }
 """What is on an API page besides names of `bridge_data`: packages with all that they export, and single names."""

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.child_process import SINGLE_THREADED
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.data.metadata import META_FOLDER
 from tests.prepared import write_dataset
 from tests.ranks import ROOT
 

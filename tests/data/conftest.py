@@ -1,21 +1,13 @@
-"""Where the packages of real data are."""
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.data.fetch import CACHE
+from tests.data.tars import prepare_by_ratio, write_shards
 
 
-@pytest.fixture(scope="session")
-def package() -> Callable[[str], Path]:
-    """The folder that a package is unpacked in; a test that asks for one that was not fetched is skipped."""
-
-    def find(name: str) -> Path:
-        folder = CACHE / name
-        if not folder.is_dir():
-            pytest.skip(f"{name} is not there; `make test-data` fetches it")
-        return folder
-
-    return find
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four shards of five samples each: two for training, one for validation, one for tests."""
+    write_shards(tmp_path, num_shards=4, samples_per_shard=5)
+    prepare_by_ratio(tmp_path, "2,1,1")
+    return tmp_path

@@ -11,11 +11,11 @@ import torch
 import webdataset
 from PIL import Image
 
+from bridge_data.data.media_kinds import guess_kind
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVData, AVDecoder
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.limits import Limits
-from bridge_data.shards.media_kinds import guess_kind
 from tests.decode.av import media
 from tests.decode.av.media import sound, video
 from tests.decode.pictures import encoded, picture

@@ -11,6 +11,8 @@ from bridge_data import (
     JoinedWebdatasetFactory,
     prepare_metadataset,
 )
+from bridge_data.data import SubsetRange
+from bridge_data.data.jsonl_file import split_path
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.energon import CrudeWebdataset, DefaultDecoderWebdatasetFactory, TextWebdataset
 from bridge_data.energon.jsonl_and_joined import get_dataset_from_config
@@ -18,8 +20,6 @@ from bridge_data.errors import SampleError
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import EmptySplitError
 from bridge_data.samples import CrudeSample, Sample, TextSample
-from bridge_data.shards import SubsetRange
-from bridge_data.shards.jsonl_file import split_path
 from tests.plan.joins import BY_FIELDS, joined, texts
 from tests.plan.own_joins import Both, Noted, Told, swap
 from tests.plan.test_opening_references import write_lines

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.data.metadata import META_FOLDER
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 
 ROOT = Path(__file__).parents[2]

@@ -23,12 +23,12 @@ from bridge_data import (
     get_val_dataset,
     options,
 )
+from bridge_data.data import SubsetRange
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.energon import get_dataset_from_config
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.samples import edataclass
-from bridge_data.shards import SubsetRange
 from tests.prepared import TEXT, write_dataset
 
 ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0)

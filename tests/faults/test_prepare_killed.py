@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.data import ShardReader, open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.shards import ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
+from tests.data.tars import write_tar
 from tests.prepare.killed import in_child, killed_at
-from tests.shards.tars import write_tar
 
 NUM_SHARDS, SAMPLES = 12, 30
 

@@ -17,6 +17,11 @@ import numpy as np
 import torch
 
 from bridge_data import WorkerConfig, get_val_dataset
+from bridge_data.data import open_shards
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.jsonl_file import open_jsonl
+from bridge_data.data.media_metadata import decode_metadata
+from bridge_data.data.sample_lookup import PartReader
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
 from bridge_data.decode.sample_loader import open_loader
@@ -27,6 +32,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import encoded as encoded_s
 from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_checkpoint, save_states
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.plugins.tables.table_records import open_records
 from bridge_data.prepare.converters.media_files import MediaRoot
 from bridge_data.prepare.converters.record_layout import RecordLayout, find_columns
 from bridge_data.prepare.converters.source_kinds import SourceConfig, open_source
@@ -35,14 +41,9 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.part_encoding import encode_sample
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.shards import open_shards
-from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
-from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.media_metadata import decode_metadata
-from bridge_data.shards.sample_lookup import PartReader
-from bridge_data.shards.table_records import open_records
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker
+from tests.data.chunks import write_chunks, write_rows
 from tests.decode.av import media
 from tests.decode.pictures import encoded, picture
 from tests.fuzz.target import Target, parts
@@ -50,7 +51,6 @@ from tests.loader.checkpoint.states import make_state
 from tests.plan.joins import joined, prepared_plan, texts
 from tests.prepare.converters import originals
 from tests.prepared import write_blend, write_texts
-from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import IMAGE, save_to_disk, table_of, write_parquet
 
 MAX_SAMPLES = 40

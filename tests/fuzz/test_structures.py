@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import StateError, WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
-from bridge_data.shards.prepared import PreparedDataset
 from tests.prepared import write_blend, write_texts
 
 WORDS = ("train", "val", "path", "blend", "weight", "a", "data-0000.tar", "data-{0000..0001}.tar", "{", "0", "1", "end")

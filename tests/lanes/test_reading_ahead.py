@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
+from bridge_data.data.blocks import BlockBudget, ChunkCut
 from bridge_data.lanes import reading
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.order import SampleRef
-from bridge_data.shards.blocks import BlockBudget, ChunkCut
-from bridge_data.storage import prefetching, remote
+from bridge_data.plugins.stores import prefetching
+from bridge_data.storage import remote
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepared import write_texts
 

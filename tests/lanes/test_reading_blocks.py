@@ -6,19 +6,19 @@ from typing import Any, cast
 import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
+from bridge_data.data.blocks import ChunkCut, RunCut
+from bridge_data.data.tar_files import GzipTar
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.reading import plan_blocks, plan_runs
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
+from bridge_data.plugins.tables.table_columns import block_bytes
+from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
-from bridge_data.shards.blocks import ChunkCut, RunCut
-from bridge_data.shards.table_columns import block_bytes
-from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.tar_files import GzipTar
+from tests.data.reads import Reads, record_reads
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_blend, write_texts
-from tests.shards.reads import Reads, record_reads
 from tests.tables import write_text_table
 
 MANY = {"num_lanes": 8, "max_open_bytes": 256 << 20}

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from bridge_data import DefaultTaskEncoder, SampleDecoder, WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.loader import ray_batches
+from bridge_data.plugins.ray import ray_batches
 from tests.prepared import write_dataset
 
 NUM_LANES = 8

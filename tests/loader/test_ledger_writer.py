@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, log_throttle
-from bridge_data.loader import ledger_files
-from bridge_data.loader.ledger_files import RunLedger, ledger_file
 from bridge_data.order.state import merge_states
-from tests.loader.test_ledger_files import check, make_loader, run, sums_of
+from bridge_data.plugins.ledger import ledger_files
+from bridge_data.plugins.ledger.ledger_files import RunLedger, ledger_file
+from tests.plugins.ledger.test_ledger_files import check, make_loader, run, sums_of
 from tests.prepared import write_texts
 
 

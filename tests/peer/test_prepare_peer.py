@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge_data.data import PreparedDataset, ShardReader, open_shards
+from bridge_data.data.cached_index import index_of_energon
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
-from bridge_data.shards import PreparedDataset, ShardReader, open_shards
-from bridge_data.shards.cached_index import index_of_energon
+from tests.data.tars import write_shards, write_tar
 from tests.peer.running import MARKS, PEER, run_python
-from tests.shards.tars import write_shards, write_tar
 from tests.tools.cli.runner import run_command, write_picture_tars
 
 pytestmark = MARKS

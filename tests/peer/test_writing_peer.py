@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from bridge_data import CaptioningSample, ShardWriter, write
-from bridge_data.shards import ShardReader, open_shards
+from bridge_data.data import ShardReader, open_shards
 from tests.peer.running import MARKS, PEER, run_python
 from tests.peer.test_prepare_peer import READ, READ_BY_KEY, energon, ours, theirs
 from tests.prepare.converters.originals import recording

@@ -8,7 +8,7 @@ import yaml
 
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import Plan
-from bridge_data.prepare.metadataset_joins import prepare_metadataset
+from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from tests.prepared import TEXT, write_dataset
 
 OWN = "tests.plan.own_joins"

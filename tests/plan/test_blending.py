@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge_data.data import ShardSet
 from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
@@ -22,7 +23,6 @@ from bridge_data.plan.blending import (
 from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import ShardSet
 from tests.prepared import write_texts
 
 

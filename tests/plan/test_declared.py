@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from bridge_data.data import SubsetRange
 from bridge_data.errors import ConfigError
 from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, Reference, Scope, declare
 from bridge_data.plan.document import located, parse_yaml
-from bridge_data.shards import SubsetRange
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
 FIRST = "__module__: megatron.energon\n__class__: Metadataset\n"

@@ -12,11 +12,11 @@ import pytest
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.storage.remote import CACHE_VARIABLE
+from tests.data.chunks import write_chunks
+from tests.data.tars import write_tar
 from tests.object_store import Bucket
 from tests.prepare.converters.originals import write_mds
 from tests.prepared import train_dataset, val_dataset, write_texts
-from tests.shards.chunks import write_chunks
-from tests.shards.tars import write_tar
 from tests.tables import save_to_disk, write_parquet
 from tests.tools.cli.runner import run_command
 

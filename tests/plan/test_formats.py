@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from bridge_data.data.metadata import META_FOLDER, TABLE_FILES
+from bridge_data.data.records import RecordReader
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.formats import FORMATS, find_format, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.shards.metadata import META_FOLDER, TABLE_FILES
-from bridge_data.shards.records import RecordReader
 from bridge_data.storage.remote import CACHE_VARIABLE
+from tests.data.chunks import write_chunks, write_rows
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.converters.originals import converted, write_mds
 from tests.prepared import write_texts
-from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import save_to_disk, table_of, write_parquet
 
 TEXTS = [f"text {number}" * (1 + number % 3) for number in range(23)]

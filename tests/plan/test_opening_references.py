@@ -17,13 +17,13 @@ from bridge_data import (
     get_train_dataset,
     get_val_dataset,
 )
+from bridge_data.data.jsonl_file import split_path
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample
-from bridge_data.shards.jsonl_file import split_path
 from tests.plan.joins import joined, metadataset, prepared_plan, texts
 from tests.plan.own_factories import BytesWebdataset, Shouted, ShoutedWebdataset
 from tests.prepared import write_blend, write_dataset, write_texts

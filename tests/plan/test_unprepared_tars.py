@@ -20,7 +20,7 @@ from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.samples import CrudeSample, TextSample
 from bridge_data.storage.remote import CACHE_VARIABLE
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
+from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 
 HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
 ONE_PROCESS = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=1)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from bridge_data.data.prepared import PreparedDataset
+from bridge_data.data.sample_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import prepare_columns
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
-from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.where.sample_columns import COLUMNS_PARQUET, StoredColumns
+from tests.data.tars import prepare_by_ratio, write_tar
 from tests.prepare.killed import in_child, killed_at
-from tests.shards.tars import prepare_by_ratio, write_tar
 
 COLUMNS = ["json.score", "json.meta.lang", "left.json.tags"]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from bridge_data import storage
+from bridge_data.data import PreparedDataset, open_shards
+from bridge_data.data.index_file import BridgeIndex
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, scan_share
-from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.storage import RemotePath, remote
 from bridge_data.storage.atomic import temporary_name
+from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.same_indexes import rows_of, schema_of
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ def test_contents_that_are_large_are_not_read(
     root = upload(tmp_path / "large", RemotePath(f"{bucket.url}/large"))
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setattr("bridge_data.storage.clients._clients.stores", {})
+        monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.stores", {})
         proxy.faults.extend([503, "cut"])
         scan_share(root, ScanTask(0, 1), PrepareConfig(num_workers=1))
         ranges = [header.removeprefix("bytes=").split("-") for _, _, header in proxy.requests if header]
-    monkeypatch.setattr("bridge_data.storage.clients._clients.stores", {})
+    monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.stores", {})
     assert sum(int(end) - int(start) + 1 for start, end in ranges) < 6 << 20  # of 24 MiB
 
 

@@ -15,9 +15,9 @@ from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share
 from bridge_data.tools.lint import LintConfig, lint
+from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.prepare.files import picture
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
 def test_the_names_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.data.jsonl_file import index_path, open_jsonl, split_path
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import Limits
 from bridge_data.prepare import commit, jsonl_lines
 from bridge_data.prepare.jsonl_lines import parse_line_range, prepare_jsonl, split_lines_by_ranges
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
-from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
 
 
 def test_the_index_is_that_of_energon(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from bridge_data.data.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.decode.image import encoded_size
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.media import extract
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, refresh_index
-from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
+from tests.data.tars import prepare_by_ratio, write_tar
 from tests.decode.pictures import with_orientation
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
-from tests.shards.tars import prepare_by_ratio, write_tar
 
 BY_EXTENSION, BY_HEADER = MediaRule("EXTENSION"), MediaRule("HEADER")
 

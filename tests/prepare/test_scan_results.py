@@ -14,9 +14,9 @@ from bridge_data.prepare import scan_results
 from bridge_data.prepare.executors import LocalProcesses, no_progress
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share
+from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.prepare.killed import in_child, killed_at
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
 def results_of(root: Path, names: list[str]) -> ScanResults:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bridge_data import storage
+from bridge_data.data.index_file import Segment
 from bridge_data.errors import DatasetError
 from bridge_data.prepare import tars
 from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.shards.index_file import Segment
+from tests.data.tars import prepare_by_ratio, write_tar
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
-from tests.shards.tars import prepare_by_ratio, write_tar
 
 
 def keys_and_notes(folder: Path, name: str = "a.tar") -> tuple[list[str], list[str]]:
@@ -48,7 +48,7 @@ def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sizes: list[int] = []
     read = storage.read
     counting = lambda path, start, size: sizes.append(size) or read(path, start, size)  # noqa: E731
-    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", counting)
+    monkeypatch.setattr("bridge_data.data.tar_files.storage.read", counting)
     assert len(keys_and_notes(tmp_path)[0]) == 10
     assert 0 < sum(sizes) < 200_000
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.data import ShardReader, open_shards
+from bridge_data.data.index_file import Segment, build_segment
+from bridge_data.data.sample_lookup import PartReader
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
 from bridge_data.prepare.tars import PrepareConfig, refresh_index, write_indexes
-from bridge_data.shards import ShardReader, open_shards
-from bridge_data.shards.index_file import Segment, build_segment
-from bridge_data.shards.sample_lookup import PartReader
+from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.memory import growth_bytes
 from tests.prepare.files import picture
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
 def state_of(folder: Path) -> dict[str, bytes]:

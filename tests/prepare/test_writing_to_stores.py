@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.parallel_writing import write
 from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import RemotePath
 from tests.object_store import Bucket
 from tests.prepare.converters.originals import EXPECTED, captions_and_pictures, convert, converted, write_folder

@@ -16,11 +16,11 @@ from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import in_draws
+from bridge_data.plugins.view.charts import count_draws
 from bridge_data.tools.cli import main
 from bridge_data.tools.doctor import examine
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state
-from bridge_data.tools.view.charts import count_draws
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key

@@ -26,10 +26,10 @@ from bridge_data import (
     get_val_dataset,
     merge_states,
 )
+from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.plan import Branch, Plan
 from bridge_data.plan.blending import plan_of
-from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 from tests.tables import write_table_blend, write_text_table

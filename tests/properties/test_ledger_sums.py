@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from bridge_data import get_savable_loader, merge_states
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import Cursor
-from bridge_data.order.ledger import LedgerSums
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger import LedgerSums
+from bridge_data.plugins.ledger.ledger_files import RunLedger
 from tests.properties.test_exactly_once import CASES, EXAMPLES, Case, note, ranks, written_sources
 
 NUM_LANES = 12

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState
-from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run

@@ -10,8 +10,8 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.stores.clients import ObstoreStore, open_store
 from bridge_data.storage import local_copy, remote
-from bridge_data.storage.clients import ObstoreStore, open_store
 from tests.object_store import Bucket, FaultyProxy, Server, faulty_proxy
 
 CONTENT = bytes(range(256)) * 1024
@@ -102,7 +102,7 @@ def test_a_store_that_never_answers_is_an_error_after_a_bounded_time(
     url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_TIMEOUT")
-    monkeypatch.setattr("bridge_data.storage.object_stores.FULL_S", 0.5)
+    monkeypatch.setattr("bridge_data.plugins.stores.object_stores.FULL_S", 0.5)
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "1")
     proxy.shared_fault, proxy.share = fault, 1.0
     start = time.monotonic()
@@ -129,8 +129,8 @@ def test_a_client_that_is_never_in_time_is_not_asked_again(
 ) -> None:
     """As one whose credentials take longer to get."""
     monkeypatch.delenv("AWS_TIMEOUT")
-    monkeypatch.setattr("bridge_data.storage.clients._LATE_AT_FIRST", 3)
-    monkeypatch.setattr("bridge_data.storage.object_stores.FULL_S", 2.0)
+    monkeypatch.setattr("bridge_data.plugins.stores.clients._LATE_AT_FIRST", 3)
+    monkeypatch.setattr("bridge_data.plugins.stores.object_stores.FULL_S", 2.0)
     proxy.faults.extend(["hang", 503] * 3)
     for _ in range(6):
         assert storage.read(url, 0, 10) == CONTENT[:10]

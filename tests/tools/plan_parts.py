@@ -15,8 +15,8 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.lanes.planned import StepDeal
 from bridge_data.plan import load_plan
+from bridge_data.plugins.planned.planned import StepDeal
 from bridge_data.task import Packing
 from tests.costs import KEY, save_costs
 

@@ -12,7 +12,7 @@ import pytest
 
 from bridge_data import ConfigError, LaneDataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.tools.planning import Planner, RunLength, Spread, Totals
 from tests.prepared import write_texts
 from tests.tools.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run

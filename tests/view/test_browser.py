@@ -10,9 +10,9 @@ import pytest
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.plugins.view.charts import write_plan
 from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import configured_run
-from bridge_data.tools.view.charts import write_plan
 from tests.prepared import write_blend, write_texts
 from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve

@@ -13,9 +13,6 @@ or share, `run_options.TrainerOptions`; how far they read ahead, `replica.NUM_AH
 `balance._balance`; the bytes of a batch, `background.to_parts` and `from_bytes`.
 """
 
-from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
-from bridge_data.datamodule.parallel.background import BackgroundLoader, RankLoader
-from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
 from bridge_data.datamodule.parallel.context_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
@@ -23,14 +20,17 @@ from bridge_data.datamodule.parallel.context_parallel import (
     zigzag_positions,
 )
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
-from bridge_data.datamodule.parallel.replica import (
+from bridge_data.datamodule.parallel.virtual_chunks import virtual_iterators
+from bridge_data.plugins.sharing.assignment import COSTS, Cost, find_cost
+from bridge_data.plugins.sharing.background import BackgroundLoader, RankLoader
+from bridge_data.plugins.sharing.balance import BalancedLoader, BalanceReport, Balancing
+from bridge_data.plugins.sharing.replica import (
     Peers,
     Replica,
     ReplicaLoader,
     join_peers,
     join_replica,
 )
-from bridge_data.datamodule.parallel.virtual_chunks import virtual_iterators
 
 __all__ = [
     "COSTS",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import ContextDeal, Groups
+from bridge_data.plugins.planned.planned import ContextDeal, Groups
 
 if TYPE_CHECKING:
     from megatron.core.packed_seq_params import PackedSeqParams

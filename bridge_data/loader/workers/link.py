@@ -26,7 +26,6 @@ from typing import Any
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
-from bridge_data.loader.workers.board import Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -44,6 +43,7 @@ from bridge_data.loader.workers.messages import (
 from bridge_data.loader.workers.slots import HeldSlots, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.plugins.helping.board import Shared
 from bridge_data.samples.pickling import decode
 
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part

@@ -29,8 +29,6 @@ from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.board import Introduction
-from bridge_data.loader.workers.helping import Helping
 from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -48,6 +46,8 @@ from bridge_data.loader.workers.messages import (
 )
 from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
+from bridge_data.plugins.helping.board import Introduction
+from bridge_data.plugins.helping.helping import Helping
 from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
-from bridge_data.loader.workers.board import MAX_PEERS, Shared
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
 from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.helping.board import MAX_PEERS, Shared
 from bridge_data.run_options import LoaderConfig
 
 logger = logging.getLogger("bridge_data")

@@ -18,6 +18,17 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from bridge_data.data.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
+from bridge_data.data.named_media import (
+    NAMED_AT,
+    NamedVisual,
+    VisualKind,
+    check_moving,
+    frames_among,
+    visual_in,
+    visuals_at,
+)
+from bridge_data.data.plain_data import parse_json
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.converters.media_files import (
     MediaRoot,
@@ -29,17 +40,6 @@ from bridge_data.prepare.converters.sample_files import UsualParts
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 from bridge_data.samples import required_fields
-from bridge_data.shards.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
-from bridge_data.shards.named_media import (
-    NAMED_AT,
-    NamedVisual,
-    VisualKind,
-    check_moving,
-    frames_among,
-    visual_in,
-    visuals_at,
-)
-from bridge_data.shards.plain_data import parse_json
 
 NUM_FIRST = 100
 """Records that are read to find what columns hold."""

@@ -19,9 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.data.index_file import Part, is_meta_member, split_name
+from bridge_data.data.media_kinds import kind_of_name
+from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, parse_document
+from bridge_data.data.prepared import PreparedDataset
+from bridge_data.data.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
+from bridge_data.data.tar_scan import check_end_mark, raise_faults
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plugins.forget.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
+from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
     RecordSource,
@@ -31,14 +39,6 @@ from bridge_data.prepare.converters.source_records import (
 )
 from bridge_data.prepare.converters.text_tables import check_count
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
-from bridge_data.shards.index_file import Part, is_meta_member, split_name
-from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
-from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
-from bridge_data.shards.tar_scan import check_end_mark, raise_faults
-from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
-from bridge_data.shards.where.choosing import Where, evaluate
 
 _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 """Files that Windows leaves in folders of pictures."""

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bridge_data.data.media_kinds import kind_of_name
+from bridge_data.data.metadata import TABLE_FILES, is_prepared
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import (
@@ -24,7 +26,8 @@ from bridge_data.plan.folder_contents import (
     told,
     why_packed,
 )
-from bridge_data.plan.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
+from bridge_data.plugins.tables.binary_shard import INDEX
+from bridge_data.plugins.tables.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, included_files, is_included
 from bridge_data.prepare.converters.table_rows import TableRows
@@ -36,9 +39,6 @@ from bridge_data.prepare.converters.text_tables import (
     is_of_lines,
     json_array,
 )
-from bridge_data.shards.binary_shard import INDEX
-from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.metadata import TABLE_FILES, is_prepared
 
 _INDEXES = {"mds": (b'"mds"', b'"shards"'), "litdata": (b'"chunks"', b'"data_format"')}
 """Formats of tables with an index, and what its first bytes hold."""

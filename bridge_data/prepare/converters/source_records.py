@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.shards.where.choosing import Where, shown
+from bridge_data.plugins.where.choosing import Where, shown
 
 
 class SourceRecord(NamedTuple):

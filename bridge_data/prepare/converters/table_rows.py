@@ -13,18 +13,18 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge_data.data.records import newest_forgotten
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.tables.binary_shard import INDEX
+from bridge_data.plugins.tables.table_columns import Column, TableFile, columns_of, features_of, pyarrow_for
+from bridge_data.plugins.tables.table_records import KEY_COLUMN, TableReader, open_tables, records_of
+from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
     RecordSource,
     SourceRecord,
     digest_of_files,
 )
-from bridge_data.shards.binary_shard import INDEX
-from bridge_data.shards.records import newest_forgotten
-from bridge_data.shards.table_columns import Column, TableFile, columns_of, features_of, pyarrow_for
-from bridge_data.shards.table_records import KEY_COLUMN, TableReader, open_tables, records_of
-from bridge_data.shards.where.choosing import Where, evaluate
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 64

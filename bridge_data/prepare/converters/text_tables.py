@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data.jsonl_file import JsonlLines, open_jsonl
+from bridge_data.data.plain_data import parse_json
+from bridge_data.data.records import stored_number, stored_records
+from bridge_data.data.shard_table import encode_offsets, offsets_digest
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import why_packed
 from bridge_data.plan.opening import split_parts
+from bridge_data.plugins.forget.tombstones import newest_versions
+from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.media_files import names_media
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
-from bridge_data.shards.jsonl_file import JsonlLines, open_jsonl
-from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.records import stored_number, stored_records
-from bridge_data.shards.shard_table import encode_offsets, offsets_digest
-from bridge_data.shards.tombstones import newest_versions
-from bridge_data.shards.where.choosing import Where, evaluate
 
 READ_BYTES = 1 << 15
 """Bytes of a JSON file that are read at once, and decoded for each value in them; more for longer values."""

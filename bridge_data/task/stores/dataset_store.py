@@ -13,17 +13,17 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.data.jsonl_file import PART, JsonlLines
+from bridge_data.data.media_metadata import MediaIndex, MediaMetadata
+from bridge_data.data.metadata import META_FOLDER, without_shard
+from bridge_data.data.prepared import tars_of
+from bridge_data.data.records import RecordReader, newest_forgotten, reader_of, stored_records
+from bridge_data.data.sample_lookup import PartReader
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.jsonl_file import PART, JsonlLines
-from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
-from bridge_data.shards.metadata import META_FOLDER, without_shard
-from bridge_data.shards.prepared import tars_of
-from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of, stored_records
-from bridge_data.shards.sample_lookup import PartReader
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 

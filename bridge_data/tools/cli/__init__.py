@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bridge_data.errors import BridgeDataError
+from bridge_data.extensions import find_extension
 from bridge_data.tools.cli.terminal import RENAMED, in_cli_words
 
 
@@ -63,10 +64,10 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        module = importlib.import_module(f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command")
-        command: click.Command = getattr(module, name.replace("-", "_"))
+        command: click.Command | None = find_extension("commands", name)
+        if command is None and name in _COMMANDS:
+            module = importlib.import_module(f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command")
+            command = getattr(module, name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -24,9 +24,9 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     with_state,
 )
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
-from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
+from bridge_data.plugins.forget.forgotten_lists import history_of
 from bridge_data.storage import Location, on_disk, write
 from bridge_data.tools.cli.terminal import (
     LOCATION,

@@ -10,7 +10,7 @@ import click
 from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
-from bridge_data.plan.where_clauses import WhereClause, given_where
+from bridge_data.plugins.where.where_clauses import WhereClause, given_where
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked

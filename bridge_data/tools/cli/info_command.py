@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from bridge_data import storage
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
-from bridge_data.limits import Limits
-from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
-from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
-from bridge_data.plan.formats import WHOLE, format_of
-from bridge_data.plan.opening import split_parts
-from bridge_data.plan.source import parse_access
-from bridge_data.plan.where_clauses import WhereClause, given_where
-from bridge_data.samples import CrudeSample
-from bridge_data.shards import Records
-from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.shards.media_metadata import MEDIA_TABLE
-from bridge_data.shards.metadata import (
+from bridge_data.data import Records
+from bridge_data.data.jsonl_file import index_path, open_jsonl, split_gaps
+from bridge_data.data.media_metadata import MEDIA_TABLE
+from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
     INDEX_SQLITE,
@@ -31,10 +22,19 @@ from bridge_data.shards.metadata import (
     WRITER_YAML,
     load_document,
 )
-from bridge_data.shards.prepared import PreparedDataset, tars_of
-from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.records import stored_records
-from bridge_data.shards.tombstones import ListedFiles, newest_versions
+from bridge_data.data.prepared import PreparedDataset, tars_of
+from bridge_data.data.read_only_database import ReadOnlyDatabase
+from bridge_data.data.records import stored_records
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
+from bridge_data.limits import Limits
+from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
+from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
+from bridge_data.plan.formats import WHOLE, format_of
+from bridge_data.plan.opening import split_parts
+from bridge_data.plan.source import parse_access
+from bridge_data.plugins.forget.tombstones import ListedFiles, newest_versions
+from bridge_data.plugins.where.where_clauses import WhereClause, given_where
+from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -210,7 +210,7 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[d
     """How many samples of each split part are chosen."""
     if not clauses:
         return None, []
-    from bridge_data.shards.where.choosing import evaluate, shown  # here: most calls do not need it
+    from bridge_data.plugins.where.choosing import evaluate, shown  # here: most calls do not need it
 
     chosen: list[dict[str, Any]] = [
         {

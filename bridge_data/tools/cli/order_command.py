@@ -11,7 +11,7 @@ import click
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.loader.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     LOCATION,

@@ -9,7 +9,7 @@ import click
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.datasets import training_data
-from bridge_data.lanes.planned import deal_of
+from bridge_data.plugins.planned.planned import deal_of
 from bridge_data.storage import is_remote
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.tools.cli.terminal import (
@@ -110,7 +110,7 @@ def plan(
     found = Planner(dataset, schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin
     if html is not None:
-        from bridge_data.tools.view.charts import write_plan  # imports slowly
+        from bridge_data.plugins.view.charts import write_plan  # imports slowly
 
         write_plan(html, path, found)
     echo_report(found, _shown(found), as_json=as_json)

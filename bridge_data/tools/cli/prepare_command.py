@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, is_prepared
+from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan.folder_contents import why_no_lines
@@ -36,8 +38,6 @@ from bridge_data.prepare.tars import (
     scan_share,
 )
 from bridge_data.prepare.tars import prepare as prepare_shards
-from bridge_data.shards.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, is_prepared
-from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, is_remote
 from bridge_data.tools.cli.prepare_metadata_command import column_names, media_options, store_columns, store_media
 from bridge_data.tools.cli.sample_types import (

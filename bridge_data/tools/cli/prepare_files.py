@@ -12,20 +12,20 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from bridge_data.data.jsonl_file import split_path
+from bridge_data.data.subset import gaps
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.joins.joins import JoinIndex
+from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
     parse_line_range,
     prepare_jsonl,
     split_lines_by_ranges,
 )
-from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tars import PrepareConfig
-from bridge_data.shards.joins import JoinIndex
-from bridge_data.shards.jsonl_file import split_path
-from bridge_data.shards.subset import gaps
 from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
 
 _LINE_FLAGS = frozenset(

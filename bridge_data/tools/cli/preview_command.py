@@ -8,15 +8,17 @@ from typing import Any, TypeAlias
 
 import click
 
+from bridge_data.data import RawSample, RecordReader
+from bridge_data.data.records import bytes_of, reader_of
+from bridge_data.data.sample_lookup import find_sample
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
+from bridge_data.plugins.joins.joined_records import JoinedRawSample
+from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
+from bridge_data.plugins.view.contents import facts_of, part_facts, shown_json, text_of
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import RawSample, RecordReader
-from bridge_data.shards.joined_records import JoinedRawSample
-from bridge_data.shards.records import bytes_of, reader_of
-from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
@@ -30,8 +32,6 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
-from bridge_data.tools.view.contents import facts_of, part_facts, shown_json, text_of
 
 DEFAULT_COUNT = 3
 
@@ -79,7 +79,7 @@ def preview(
     if part.notice:
         note(part.notice)
     if html is not None:
-        from bridge_data.tools.view.contents import write_sheet  # imports slowly
+        from bridge_data.plugins.view.contents import write_sheet  # imports slowly
 
         addresses = [SampleAddress(shown.number, index) for shown, indices in chosen for index in indices]
         write_sheet(html, str(path), part, addresses)

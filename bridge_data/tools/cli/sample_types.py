@@ -13,15 +13,15 @@ from typing import Any
 import click
 
 from bridge_data import storage
+from bridge_data.data.index_file import Part
+from bridge_data.data.plain_data import parse_json
+from bridge_data.data.shard_table import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample, required_fields
-from bridge_data.shards.index_file import Part
-from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.shard_table import first_samples
 from bridge_data.storage import Location
 
 MAX_FIRST_SAMPLES = 100

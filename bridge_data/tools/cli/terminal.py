@@ -20,8 +20,8 @@ from bridge_data.storage import COPY_IT, Location, location, output, output_on_d
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from bridge_data.data.prepared import PreparedDataset
     from bridge_data.prepare.executors import Executor
-    from bridge_data.shards.prepared import PreparedDataset
 
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""

@@ -12,7 +12,7 @@ import torch
 
 from bridge_data import ConfigError, SavableDataLoader, get_savable_loader, stateless
 from bridge_data.datamodule.parallel import with_context_groups
-from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from tests.datamodule.jobs import run_ranks
 from tests.lanes.planned_packs import Encoder, Job, planned, write_measured
 from tests.object_store import Bucket

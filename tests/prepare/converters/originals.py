@@ -15,7 +15,7 @@ from click.testing import Result
 from PIL import Image
 
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
-from bridge_data.shards import PreparedDataset, ShardReader, open_shards
+from bridge_data.data import PreparedDataset, ShardReader, open_shards
 from tests import tables
 from tests.tools.cli.runner import run_command
 

@@ -25,6 +25,7 @@ from PIL import Image, ImageOps
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.converters import conversion
 from bridge_data.tools.cli import convert_command
+from tests.data.tars import write_tar
 from tests.decode.pictures import picture as any_picture
 from tests.decode.pictures import with_orientation
 from tests.prepare.converters.originals import (
@@ -48,7 +49,6 @@ from tests.prepare.converters.originals import (
     write_parquet,
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
-from tests.shards.tars import write_tar
 from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)

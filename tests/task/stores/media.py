@@ -7,8 +7,8 @@ from typing import Any
 from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.task import TaskEncoder
+from tests.data.tars import prepare_by_ratio, write_tar
 from tests.prepared import CRUDE, write_dataset
-from tests.shards.tars import prepare_by_ratio, write_tar
 
 SAMPLES = 12
 

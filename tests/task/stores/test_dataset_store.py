@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge_data.data.media_metadata import ImageMetadata
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
@@ -15,11 +16,10 @@ from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.source import Join
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.shards.media_metadata import ImageMetadata
 from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary
+from tests.data.tars import prepare_by_ratio, write_tar
 from tests.encoders.multimodal_parts import png
 from tests.object_store import Bucket
-from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.task.stores.media import content, write_job, write_media
 
 

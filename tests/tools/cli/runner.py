@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from bridge_data.tools.cli import main
-from tests.shards.tars import write_tar
+from tests.data.tars import write_tar
 
 
 def run_command(*arguments: object, typed: str | None = None) -> Result:

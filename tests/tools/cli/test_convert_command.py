@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
+from bridge_data.data import ShardReader, open_shards
+from bridge_data.data.metadata import META_FOLDER
 from bridge_data.encoders.conversations import ConversationSample, cook_conversation
 from bridge_data.errors import ConfigError
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import ShardReader, open_shards
-from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.tools.cli import convert_command
 from tests.decode.av import media
 from tests.prepare.converters.originals import (

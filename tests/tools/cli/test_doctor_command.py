@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.data.tars import write_shards
 from tests.prepared import write_blend, write_dataset, write_texts
-from tests.shards.tars import write_shards
 from tests.tools.cli.conftest import Run
 
 

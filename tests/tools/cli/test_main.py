@@ -10,7 +10,7 @@ import pytest
 
 from bridge_data.tools.cli import main
 from bridge_data.tools.cli.terminal import RENAMED
-from tests.shards.tars import write_tar
+from tests.data.tars import write_tar
 from tests.tools.cli.conftest import Run
 
 COMMANDS = main.list_commands(click.Context(main))

@@ -20,7 +20,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.tools import oracle
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.cli.conftest import Run

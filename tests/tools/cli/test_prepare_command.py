@@ -7,10 +7,10 @@ import pytest
 import yaml
 from click.testing import Result
 
-from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
+from bridge_data.data import PreparedDataset, open_shards
+from bridge_data.data.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.tools.cli import terminal
-from tests.shards.tars import write_tar
+from tests.data.tars import write_tar
 from tests.tools.cli.conftest import Run
 
 CAPTIONING = {"__module__": "megatron.energon", "__class__": "CaptioningSample"}

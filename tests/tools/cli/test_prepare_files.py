@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.data.jsonl_file import index_path, open_jsonl, split_path
 from bridge_data.plan import load_plan
-from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_path
 from tests.plan.joins import joined, metadataset, texts
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import refused, succeeded

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from bridge_data.decode.av import AVDecoder
-from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.tools.view.contents import describe, describe_value
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from bridge_data.plugins.view.contents import describe, describe_value
 from tests.plan.joins import joined, metadataset, texts
 from tests.prepare.files import film, picture, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.view.catalog import DataCatalog, SampleFilter
+from bridge_data.plugins.view.catalog import DataCatalog, SampleFilter
 from tests.prepared import write_blend, write_texts
 from tests.tables import write_text_table
 from tests.tools.cli.conftest import Run

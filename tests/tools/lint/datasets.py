@@ -11,8 +11,8 @@ import yaml
 
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from tests.data.tars import write_tar
 from tests.prepare.files import picture
-from tests.shards.tars import write_tar
 
 CAPTIONING = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bridge_data.data import open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.formats import Opening
+from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tars import PrepareConfig, refresh_index, write_dataset_yaml
-from bridge_data.shards import open_shards
 from bridge_data.tools.lint import LintConfig, find_targets, lint
 from bridge_data.tools.lint_checks import KINDS
 from tests.decode.av import media

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from bridge_data import ConfigError, StateError
+from bridge_data.data.metadata import FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import RunOrder
-from tests.loader.test_ledger_files import run as logged_run
+from tests.plugins.ledger.test_ledger_files import run as logged_run
 from tests.prepared import write_texts
 from tests.tools.cli.runner import run_command
 from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
+from bridge_data.data.blocks import READ_BYTES
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
 from bridge_data.order.plan_order import Shuffle
@@ -16,7 +17,6 @@ from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
-from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.storage import Location, location
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.sample_numbers import RowNumbers

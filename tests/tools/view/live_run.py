@@ -11,9 +11,9 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.plugins.view.catalog import DataCatalog
+from bridge_data.plugins.view.pages import Site
 from bridge_data.tools.runs import NamedRun, SavedRunReader
-from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.pages import Site
 from tests.prepared import write_blend, write_texts
 from tests.tools.view.conftest import client
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.tools.loss_log import LossLog, LossReader
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import SavedRunReader, configured_run, find_run
-from bridge_data.tools.view.pages import BatchSequence
 from tests.prepared import write_texts
 from tests.tools.view.live_run import LiveRun
 

@@ -13,11 +13,11 @@ from bridge_data import get_savable_loader
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.view.catalog import DataCatalog
+from bridge_data.plugins.view.pages import BatchSequence, Site
 from bridge_data.tools.loss_log import LossLog
 from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader, default_run, read_states
-from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.pages import BatchSequence, Site
 from tests.prepared import write_texts
 from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.tools.view.conftest import client, keys

@@ -1,0 +1,241 @@
+"""Blocks: neighbouring samples of a shard that are read at once and held until each is taken.
+
+Reads all samples of a block when the first of them is read; how a source is cut, is given. Returns each of them, once.
+A `BlockCache` stands above any reader, also that of a selection, whose samples it holds by their numbers there. A
+sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond that the oldest
+blocks are dropped, and their remaining samples are read singly.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import weakref
+from collections.abc import Container, Iterable
+from typing import Protocol
+
+from bridge_data import storage
+from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader
+from bridge_data.errors import DatasetError
+
+READ_BYTES = 1 << 18
+"""Approximate size of a block: one efficient read."""
+
+MAX_BLOCK_BYTES = 1 << 20
+"""Maximum bytes of a block; the samples of a larger one are read singly."""
+
+MAX_UNWANTED_BYTES = 1 << 16
+"""If unwanted parts are over half of a block and exceed this many bytes, its samples are read singly."""
+
+TOGETHER_BYTES = 1 << 16
+"""Parts of a sample within a range of this size are read at once; larger ones separately, without a copy."""
+
+MAX_PASSED = 1 << 16
+"""Blocks of a source of which some samples, but not all, were released before they were read."""
+
+OVERHEAD_BYTES = 250
+"""Memory overhead of a held sample besides its bytes."""
+
+
+class Cut(Protocol):
+    """How the samples of a source are cut into blocks. No block crosses a shard."""
+
+    def block(self, index: int, first: int, count: int) -> range:
+        """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkCut:
+    """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
+    as equal as possible; see `order.chunks`."""
+
+    chunk_size: int
+    block_size: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin, length = _piece(index - first, count, self.chunk_size)
+        begin += first
+        at, length = _piece(index - begin, length, self.block_size)
+        return range(begin + at, begin + at + length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunCut:
+    """Runs of `size` samples of concatenated sources, where sample 0 of this source has number `offset`."""
+
+    size: int
+    offset: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin = index - (index + self.offset) % self.size
+        return range(max(begin, first), min(begin + self.size, first + count))
+
+
+def _piece(position: int, count: int, size: int) -> tuple[int, int]:
+    """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
+    num_pieces = -(-count // size)
+    piece = ((position + 1) * num_pieces - 1) // count
+    begin = piece * count // num_pieces
+    return begin, (piece + 1) * count // num_pieces - begin
+
+
+class BlockBudget:
+    """Bounds the bytes held by all its `BlockCache`s to about `max_bytes`. Any thread may use it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._blocks: collections.deque[tuple[weakref.ref[BlockCache], range]] = collections.deque()
+        """Opened blocks, the oldest first; completely taken ones are removed now and then."""
+        self._num_kept = 0
+        self._owners: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+        self._most_bytes = 0
+        """An upper bound of what is held."""
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held now."""
+        with self._lock:
+            return self._count()
+
+    def add(self, owner: BlockCache, indices: range, num_bytes: int) -> None:
+        """Count a new block, and drop the oldest ones while more than `max_bytes` are held."""
+        with self._lock:
+            self._blocks.append((weakref.ref(owner), indices))
+            self._owners.add(owner)
+            self._most_bytes += num_bytes
+            if self._most_bytes > self.max_bytes:
+                self._most_bytes = self._count()
+                while self._most_bytes > self.max_bytes and self._blocks:
+                    known, oldest = self._blocks.popleft()
+                    dropped = known()
+                    if dropped is not None:
+                        before = dropped.num_bytes
+                        dropped.pass_over(oldest)
+                        self._most_bytes -= before - dropped.num_bytes
+            if len(self._blocks) > 2 * self._num_kept + 64:
+                self._blocks = collections.deque(block for block in self._blocks if _is_open(*block))
+                self._num_kept = len(self._blocks)
+
+    def _count(self) -> int:
+        return sum(owner.num_bytes for owner in self._owners)
+
+
+def _is_open(known: weakref.ref[BlockCache], indices: range) -> bool:
+    owner = known()
+    return owner is not None and any(index in owner.held for index in indices)
+
+
+class BlockCache:
+    """Reads the `parts` of samples of one source, which is cut by `cut`, through its `reader`. Numbers are those of the
+    reader: of a selection, its own. The samples are those that `reader.read` returns."""
+
+    def __init__(self, reader: RecordReader, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
+        self._reader, self._cut, self._parts, self._budget = reader, cut, parts, budget
+        self._sample_class, self._path = reader.sample_class, reader.dataset_path
+        self.held: dict[int, Block] = {}
+        """By the number of a sample: the block that holds it."""
+        self._singly: set[int] = set()
+        """Samples of blocks that were dropped, or are not read as a whole."""
+        self._passed: dict[int, tuple[ByteRange | None, set[int]]] = {}
+        """What was announced of blocks that are not read yet, and which of their samples were released; by the first
+        sample of the block."""
+        self._num_added = self._bytes_added = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Estimated bytes held, by the mean size of a sample."""
+        return self._bytes_added * len(self.held) // max(1, self._num_added)
+
+    def read(self, index: int) -> RawSample:
+        """Sample number `index`; the first of a block reads it all.
+
+        Raises:
+            IndexError: if there is no such sample.
+            DatasetError: if it cannot be read.
+        """
+        block = self.held.pop(index, None)
+        if block is None:
+            if index not in self._singly:
+                self._open(index)
+                block = self.held.pop(index, None)
+            if block is None:
+                self._singly.discard(index)
+                return self._reader.read(index, self._parts)
+        # Not in a method of `Block`: for small samples, function calls take most of the time.
+        at, keys, contents, name = index - block.first, block.keys, block.contents, block.name
+        key, content = keys[at], contents[at]
+        keys[at] = contents[at] = None
+        parts = content if name is None else {name: content}
+        return self._sample_class(key, block.shard_name, block.numbers[at], parts, self._path)
+
+    def block(self, index: int) -> range:
+        """The numbers of the samples in the block of sample `index`.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        return self._cut.block(index, *self._reader.shard_of(index))
+
+    def block_bytes(self, block: range) -> ByteRange | None:
+        """The byte range that is read for the first sample of `block`; None if its samples are read singly, or that is
+        known only when they are read.
+
+        Raises:
+            DatasetError: if the index cannot be read.
+        """
+        return self._reader.block_bytes(block, self._parts) if len(block) > 1 else None
+
+    def release(self, index: int) -> None:
+        """Free what is held of sample `index`, or was announced: it will not be read."""
+        if (block := self.held.pop(index, None)) is not None:
+            block.drop(index)
+            return
+        indices, is_remote = self.block(index), storage.is_remote(self._path)
+        if indices.start not in self._passed:
+            self._passed[indices.start] = self.block_bytes(indices) if is_remote else None, set()
+        whole, passed = self._passed[indices.start]
+        passed.add(index)
+        if is_remote and whole is None:
+            storage.release(self._reader.byte_ranges(index, self._parts))
+        if len(passed) == len(indices):
+            del self._passed[indices.start]
+            storage.release([] if whole is None else [whole])
+        elif len(self._passed) > MAX_PASSED:
+            del self._passed[next(iter(self._passed))]
+
+    def pass_over(self, indices: Iterable[int]) -> None:
+        """Release those of `indices` that are held; they will be read singly."""
+        for index in indices:
+            block = self.held.pop(index, None)
+            if block is not None:
+                self._singly.add(index)
+                block.drop(index)
+
+    def _open(self, index: int) -> None:
+        """Read the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be
+        extracted are read singly later, which reports the error."""
+        indices = self.block(index)
+        if len(indices) == 1:
+            return
+        try:
+            block = self._reader.read_block(indices, self._parts)
+        except DatasetError:
+            if storage.is_remote(self._path):
+                raise  # retries are used up
+            block = None
+        if block is None:
+            self._singly.update(indices)
+            return
+        block.first = indices[0]
+        num_bytes = block.num_bytes + OVERHEAD_BYTES * len(indices)
+        self._num_added += len(indices)
+        self._bytes_added += num_bytes
+        _, passed = self._passed.pop(indices.start, (None, set[int]()))
+        self.held.update(dict.fromkeys(indices, block))
+        if index not in passed:  # else they were released in an epoch before
+            self.pass_over(passed)
+        if None in block.keys:
+            self.pass_over([index for index, key in zip(indices, block.keys, strict=True) if key is None])
+        self._budget.add(self, indices, num_bytes)

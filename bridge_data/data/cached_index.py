@@ -1,0 +1,437 @@
+"""Indexes of tars without one of ours, made when they are first opened on a machine.
+
+Reads the path of tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`.
+Returns a `ShardSet` of all samples, in the order of `bridge-data prepare` with everything in `train`, so a run can
+resume after the tars are prepared. The index is in the user's cache; nothing is written next to the tars. It records
+sizes and times of change: a tar that has changed is scanned again. Raises `DatasetError` that names all damaged tars.
+
+Reads the `index.sqlite` of a data set that Energon prepared. Returns our index of it, written next to the data, or if
+that is not writable, to the cache; or None, and samples are found by their headers, unless it agrees with `.info.json`
+and every `.tar.idx`. The headers of a shard that changed after the database was written are compared at every read. The
+order of samples does not depend on whether there is an index, so ranks need not agree on it. It never takes long: for a
+large data set, run `bridge-data prepare --tar-index-only`.
+
+One process makes an index, and others wait for it.
+"""
+
+import collections
+import contextlib
+import glob
+import itertools
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bridge_data import storage
+from bridge_data.data.index_file import UNKNOWN, BridgeIndex, BridgeIndexWriter, Segment, build_segment
+from bridge_data.data.metadata import (
+    BRIDGE_INDEX,
+    INDEX_SQLITE,
+    META_FOLDER,
+    expand_path,
+    is_unfinished,
+    tar_index_path,
+)
+from bridge_data.data.paged_file import DamagedIndexError
+from bridge_data.data.prepared import ShardSet, read_lists_of
+from bridge_data.data.read_only_database import ReadOnlyDatabase
+from bridge_data.data.shard_table import read_offsets
+from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
+from bridge_data.data.tar_scan import ScanNotes, raise_faults, scan_tar
+from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plugins.forget.tombstones import ShardStamp
+from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
+from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
+
+TRAIN = "train"
+"""The only split part of such tars."""
+
+MAX_SAMPLES = 1_000_000
+"""Maximum samples of a data set of Energon's whose index is made on opening, which takes a few seconds."""
+
+WAIT_S = 3600.0
+"""How long a process waits for another that makes the index of tars, without which they are not read."""
+
+WAIT_FOR_ENERGON_S = 30.0
+"""The same for a data set of Energon's, which can be read without."""
+
+_POLL_S = 0.1
+_SAMPLES = "SELECT sample_index, sample_key, byte_offset, byte_size FROM samples WHERE tar_file_id = ? ORDER BY 1"
+_PARTS = (
+    "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
+    "ORDER BY 1, 3"
+)
+_TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
+_WILDCARD = re.compile(r"[*?]")
+_SPECIAL = re.compile(r"[*?{]")
+
+logger = logging.getLogger("bridge_data")
+
+Versions = Mapping[str, tuple[int, int]]
+"""(size, time of change in ns) of each tar, by its name."""
+
+
+class RawTars(NamedTuple):
+    """The tars at `path`: their names in the folder `root`, in the order of their samples."""
+
+    path: str
+    root: Path
+    names: Sequence[str]
+
+    @property
+    def way_out(self) -> str:
+        """The command that prepares them."""
+        return f"`{bridge_command('prepare', self.root)}`"
+
+
+def find_raw_tars(path: str, limits: Limits = DEFAULT_LIMITS) -> RawTars | None:
+    """The tars without `.nv-meta` at `path`, a folder, a tar or a pattern; None if there are none, as in a folder
+    that is prepared, holds one that is, or is being written.
+
+    Raises:
+        ConfigError: for a pattern that cannot be expanded, or that no tar matches.
+    """
+    if storage.is_remote(path):
+        return None
+    if os.path.isdir(path):
+        names = _names_below(path)
+        return RawTars(path, Path(path), names) if names else None
+    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or is_tar_pattern(path)):
+        return None
+    files = [path] if os.path.isfile(path) else _expanded(path, limits)
+    folder = os.path.dirname(path if os.path.isfile(path) else _SPECIAL.split(path)[0])
+    return RawTars(path, Path(folder), [os.path.relpath(file, folder) for file in files])
+
+
+def is_tar_pattern(path: str) -> bool:
+    """Whether `path` names tars by braces, `*` or `?`."""
+    return path.endswith(_TAR_SUFFIXES) and _SPECIAL.search(path) is not None
+
+
+def _names_below(folder: str) -> list[str]:
+    """The tars below a folder, in the order of `prepare`."""
+    if os.path.isdir(os.path.join(folder, META_FOLDER)) or is_unfinished(Path(folder)):
+        return []
+    names = []
+    for where, folders, files in storage.walk(folder):
+        if META_FOLDER in folders:
+            return []
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        tars = (file for file in files if file.endswith(_TAR_SUFFIXES) and not file.startswith("."))
+        names += [os.path.relpath(os.path.join(where, file), folder) for file in tars]
+    return _in_order(names)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Sorted folder by folder, as `prepare` lists tars."""
+    return sorted(names, key=lambda name: name.split("/"))
+
+
+def _expanded(pattern: str, limits: Limits) -> list[str]:
+    """The tars that a pattern names: in the order of its braces, and sorted where there are `*` or `?`."""
+    files = [file for name in expand_path(pattern, limits) for file in _matching(name)]
+    if not files:
+        raise ConfigError(f"{pattern}: no tar has such a name")
+    if len(set(files)) < len(files):
+        raise ConfigError(f"{pattern}: names a tar twice: its samples would come twice in each epoch")
+    return files
+
+
+def _matching(name: str) -> list[str]:
+    """The tars that match a name with `*` or `?`; any other name as it is."""
+    if not _WILDCARD.search(name):
+        return [name]
+    return _in_order(filter(os.path.isfile, glob.iglob(name.replace("[", "[[]"), recursive=True)))
+
+
+def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
+    """All samples of the tars, as the split part `train`.
+
+    Raises:
+        ConfigError: for another part, tars that are not there, or compressed ones.
+        DatasetError: naming all damaged tars, or if the index cannot be made.
+    """
+    if split_part != TRAIN:
+        raise ConfigError(
+            f"{tars.path}: has no {META_FOLDER}, so all of its samples are in split part {TRAIN!r}, and there is no "
+            f"{split_part!r}: run {tars.way_out}, which divides the tars, or name others in a metadataset, with "
+            f"split_part: {TRAIN}"
+        )
+    compressed = next((name for name in tars.names if name.endswith(GZIP_SUFFIXES)), None)
+    if compressed is not None:
+        raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.way_out}")
+    index = _index_of(tars)
+    counts = tuple(index.entries[name].count for name in tars.names)
+
+    def stamp(name: str) -> ShardStamp:
+        return ShardStamp(index.entries[name].num_bytes, index.entries[name].count, index.digest(name))
+
+    lists = read_lists_of(tars.root, tars.names, stamp, lambda: index)
+    return ShardSet(
+        root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index, **lists
+    )
+
+
+def _versions(tars: RawTars) -> Versions:
+    """The current sizes and times of change."""
+    versions, missing = {}, []
+    for name in tars.names:
+        try:
+            status = os.stat(tars.root / name)
+        except OSError:
+            missing.append(name)
+            continue
+        versions[name] = (status.st_size, status.st_mtime_ns)
+    if missing:
+        raise ConfigError(f"{tars.path}: {len(missing)} of its {len(tars.names)} tars are not there: {listed(missing)}")
+    return versions
+
+
+def _index_of(tars: RawTars) -> BridgeIndex:
+    """The up-to-date index of the tars, created if there is none."""
+    versions = _versions(tars)
+    folder, known_as = cache_folder() / "indexes", f"raw-{_digest(tars.path)}"
+    path = folder / f"{known_as}-{_digest([*versions.items()])}.bridge"
+    index = BridgeIndex.open(path)
+    if index is not None:
+        return index
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(
+            f"{folder}: the index of {tars.path} cannot be written there: {error}. Name another folder in "
+            f"{CACHE_VARIABLE}, or run {tars.way_out}"
+        ) from error
+    try:
+        with _alone(folder / f"{known_as}.lock", WAIT_S) as is_alone:
+            index = BridgeIndex.open(path)
+            if index is None:
+                for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # from a killed process
+                    left.unlink()
+                _make(tars, versions, path, _last_index(folder, known_as))
+                index = BridgeIndex.open(path)
+    except TimeoutError:
+        raise DatasetError(
+            f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run {tars.way_out} "
+            "once, which does that in several processes"
+        ) from None
+    if index is None:
+        raise DatasetError(f"{path}: was written, and cannot be read: see the warning before")
+    return index
+
+
+def _digest(content: object) -> str:
+    import hashlib  # here: slow, and most data have an index
+
+    return hashlib.blake2b(json.dumps(content).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+
+def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
+    """The index of the tars from their last opening."""
+    found = sorted(folder.glob(f"{known_as}-*.bridge"), key=lambda path: path.stat().st_mtime_ns)
+    return BridgeIndex.open(found[-1]) if found else None
+
+
+@contextlib.contextmanager
+def _alone(path: Path, wait_s: float, folder: Path | None = None) -> Iterator[bool]:
+    """Hold the lock under which an index is made: that of `folder`, which `prepare` takes, too, or if there is none, or
+    its file system has no locks, that of the file `path`; False if there is no lock at all.
+
+    Raises:
+        TimeoutError: if another process holds it for `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    for locked_path in (folder or path, path):
+        try:
+            locked_path.parent.mkdir(parents=True, exist_ok=True)
+            while (descriptor := lock(str(locked_path), EXCLUSIVE, wait=False)) is None:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("another process is making it")
+                time.sleep(_POLL_S)
+        except TimeoutError:
+            raise
+        except OSError:
+            continue
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+        return
+    yield False
+
+
+def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None) -> None:
+    """Write the index of the tars to `path`, reusing `old` for those that have not changed."""
+    started = time.monotonic()
+    _tell(tars, versions, old)
+    errors: list[str] = []
+    notes, num_samples = ScanNotes(), 0
+    with writing(path.parent), replacing(path) as temporary, open(temporary, "wb") as file:
+        index = BridgeIndexWriter(file)
+        for name in tars.names:
+            try:
+                segment, head = _known(old, name, versions) or _scanned(tars, name, versions, notes)
+            except DatasetError as error:
+                errors.append(str(error))
+                continue
+            index.add(name, *versions[name], segment, head)
+            num_samples += len(Segment.of(segment))
+        raise_faults(errors, len(tars.names))
+        if not num_samples:
+            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.told())}")
+        index.finish(index.content_uuid())
+    for note in notes.told():
+        logger.warning("%s: %s", tars.path, note)
+    seconds = time.monotonic() - started
+    logger.info("%s: %d samples were indexed in %.1f s: %s", tars.path, num_samples, seconds, path)
+
+
+def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
+    """Log that the tars are indexed, and why."""
+    if old is None:
+        logger.warning(
+            "%s: has no %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to index them "
+            "for all, by several processes, and to say what the samples are",
+            *(tars.path, META_FOLDER, len(tars.names), tars.way_out),
+        )
+        return
+    changed = [name for name in old.entries if name in versions and not _is_known(old, name, versions)]
+    new = [name for name in versions if name not in old.entries]
+    gone = [name for name in old.entries if name not in versions]
+    told = [f"{listed(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
+    logger.warning(
+        "%s: its tars have changed since they were indexed (%s), so these are indexed again. States of runs that read "
+        "the old ones are refused, unless sizes and numbers of samples are the same",
+        *(tars.path, "; ".join(told)),
+    )
+
+
+def _is_known(old: BridgeIndex, name: str, versions: Versions) -> bool:
+    entry = old.entries.get(name)
+    return entry is not None and (entry.num_bytes, entry.mtime_ns) == versions[name]
+
+
+def _known(old: BridgeIndex | None, name: str, versions: Versions) -> tuple[bytes, int] | None:
+    """The segment of a tar that has not changed since `old` was made, and the checksum of its first bytes."""
+    if old is None or not _is_known(old, name, versions):
+        return None
+    try:
+        return old.segment_bytes(name), old.entries[name].head_checksum
+    except DamagedIndexError:
+        return None
+
+
+def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> tuple[bytes, int]:
+    """The same of a tar that is scanned; an error if it changes meanwhile."""
+    scan = scan_tar(tars.root, name)
+    if (scan.num_bytes, scan.mtime_ns) != versions[name]:
+        raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")
+    notes.merge(scan.notes)
+    return scan.segment, scan.head
+
+
+class _Unusable(Exception):
+    """Why no index can be made of the database."""
+
+
+def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
+    """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
+    long. Only for a data set without one: an unusable index is left to `prepare`, and `lint` reports it."""
+    meta = root / META_FOLDER
+    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
+        return None
+    cached = cache_folder() / "indexes" / f"{_digest([str(root.absolute()), uuid])}.bridge"
+
+    def known() -> BridgeIndex | None:
+        for path in (meta / BRIDGE_INDEX, cached):
+            index = BridgeIndex.open(path)
+            if index is not None and index.describes(shard_counts, uuid):
+                return index
+        return None
+
+    index = known()
+    if index is not None:
+        return index
+    num_samples = sum(shard_counts.values())
+    if num_samples > MAX_SAMPLES:
+        way_out = bridge_command("prepare", root, "--tar-index-only")
+        logger.warning(
+            "%s: was prepared by Energon, and has no index of ours: its samples are found by their headers, which "
+            "takes longer. With %s samples the index is not made on opening: run `%s` once",
+            root,
+            f"{num_samples:,}",
+            way_out,
+        )
+        return None
+    try:
+        with _alone(cached.with_suffix(".lock"), WAIT_FOR_ENERGON_S, root):
+            index = known()
+            if index is None:
+                _make_of_energon(root, shard_counts, uuid, cached)
+                index = known()
+    except (OSError, DatasetError, _Unusable) as error:
+        logger.warning("%s: no index can be made of %s, so samples are found by their headers: %s", root, meta, error)
+    return index
+
+
+def _make_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, cached: Path) -> None:
+    """Write the index next to the data, or if that fails to the path `cached`."""
+    started = time.monotonic()
+    path = root / META_FOLDER / BRIDGE_INDEX
+    try:
+        _write_of_energon(root, shard_counts, uuid, path)
+    except OSError:
+        path = cached
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_of_energon(root, shard_counts, uuid, path)
+    seconds = time.monotonic() - started
+    logger.info("%s: was prepared by Energon; our index was made of it in %.1f s: %s", root, seconds, path)
+
+
+def _write_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, path: Path) -> None:
+    database = ReadOnlyDatabase(root / META_FOLDER / INDEX_SQLITE, "prepare it again")
+    if not database.has_table("sample_parts"):
+        raise _Unusable(f"{database.file} is of an older version of Energon, and knows no parts")
+    written_ns = database.file.stat().st_mtime_ns
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        index = BridgeIndexWriter(file)
+        for number, (name, count) in enumerate(shard_counts.items()):
+            segment = _segment(database, number, root / name, count)
+            status = (root / name).stat()
+            # A later change may be a copy or other content: if the time differs, headers are compared.
+            mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
+            index.add(name, status.st_size, mtime_ns, segment, UNKNOWN)  # no shard is read
+        index.finish(uuid)
+
+
+def _segment(database: ReadOnlyDatabase, number: int, shard: Path, count: int) -> bytes:
+    """The segment of shard number `number`, of `count` samples, if database and `.tar.idx` agree."""
+    samples, parts = database.rows(_SAMPLES, number), database.rows(_PARTS, number)
+    positions, keys, starts, sizes = zip(*samples, strict=True) if samples else ((), (), (), ())
+    owners, names, offsets, lengths = zip(*parts, strict=True) if parts else ((), (), (), ())
+    offsets_there = read_offsets(shard, count)
+    is_sound = (
+        positions == tuple(range(count))
+        and {type(key) for key in (*keys, *names)} <= {str}
+        and {type(one) for column in (starts, sizes, owners, offsets, lengths) for one in column} <= {int}
+        and min((*sizes, *offsets, *lengths), default=0) >= 0
+        and list(starts) == offsets_there[:-1].tolist()
+        and (not count or starts[-1] + sizes[-1] == offsets_there[-1])
+        and set(owners) == set(positions)
+    )
+    if is_sound:
+        counts = collections.Counter(owners)
+        ends = list(itertools.accumulate(counts[position] for position in positions))
+        is_sound = all(
+            offsets_there[owner] < offset and offset + length <= offsets_there[owner + 1]
+            for owner, offset, length in zip(owners, offsets, lengths, strict=True)
+        )
+    if not is_sound:
+        raise _Unusable(f"{database.file} and {tar_index_path(shard)} do not agree")
+    return build_segment(keys, offsets_there, ends, list(zip(names, offsets, lengths, strict=True)))

@@ -1,0 +1,64 @@
+"""How the core finds what is not in it: plug-ins of this package, then those of other packages.
+
+Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `features`) and a name. Returns the
+object that a plug-in offers under it. Raises `ConfigError` if nobody does.
+
+`bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it
+is asked for. A name that the table lacks is looked for among the entry points of installed packages, in the group
+`bridge_data.<kind>`:
+
+    [project.entry-points."bridge_data.stores"]
+    mystore = "my_package.store:open_store"
+
+Without the folder `bridge_data/plugins` the table is empty, and everything else works.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from bridge_data.errors import ConfigError
+
+
+@functools.cache
+def plugin_table() -> Mapping[str, Mapping[str, str]]:
+    """`bridge_data.plugins.TABLE`: by kind and name, `module:object`; empty if the plug-ins are not installed."""
+    try:
+        table: Mapping[str, Mapping[str, str]] = importlib.import_module("bridge_data.plugins").TABLE
+    except ModuleNotFoundError as error:
+        if error.name != "bridge_data.plugins":
+            raise
+        return {}
+    return table
+
+
+def names_of_extensions(kind: str) -> list[str]:
+    """The names of one kind that our plug-ins offer."""
+    return [*plugin_table().get(kind, ())]
+
+
+def find_extension(kind: str, name: str) -> Any | None:
+    """The object of this kind and name; None if nobody offers it."""
+    if (place := plugin_table().get(kind, {}).get(name)) is not None:
+        module, _, attribute = place.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
+    for entry_point in entry_points(group=f"bridge_data.{kind}", name=name):
+        return entry_point.load()
+    return None
+
+
+def extension(kind: str, name: str, needed_by: str) -> Any:
+    """The object of this kind and name, which the setting `needed_by` needs.
+
+    Raises:
+        ConfigError: if nobody offers it.
+    """
+    found = find_extension(kind, name)
+    if found is None:
+        raise ConfigError(
+            f"{needed_by} needs the plug-in {name!r}, which is not installed: it is neither in bridge_data/plugins nor "
+            f"among the entry points 'bridge_data.{kind}' of the installed packages"
+        )
+    return found

@@ -1,0 +1,21 @@
+"""Features behind the seams of the core: a folder each, and `TABLE`, which says where the core finds them.
+
+A plug-in imports the core and no other plug-in; the core imports none. See `bridge_data.extensions`.
+"""
+
+from collections.abc import Mapping
+
+TABLE: Mapping[str, Mapping[str, str]] = {
+    "commands": {
+        "audit": "bridge_data.plugins.ledger.audit_command:audit",
+        "duplicates": "bridge_data.plugins.duplicates.duplicates_command:duplicates",
+        "forget": "bridge_data.plugins.forget.forget_command:forget",
+        "measure": "bridge_data.plugins.planned.measure_command:measure",
+        "mount": "bridge_data.plugins.mount.mount_command:mount",
+        "view": "bridge_data.plugins.view.view_command:view",
+    },
+    "formats": {
+        "tables": "bridge_data.plugins.tables.table_files:Tables",
+    },
+}
+"""By kind and name of an extension, its `module:object`."""

@@ -1,0 +1,1 @@
+"""Workers that wait load slow samples for others."""

@@ -1,0 +1,1 @@
+"""Data sets joined by key: our joins, and those that Energon prepared."""

@@ -1,0 +1,1 @@
+"""What a run read: sums of each lane in its state, and the keys of each step in files."""

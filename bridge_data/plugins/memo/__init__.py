@@ -1,0 +1,1 @@
+"""Encoded samples, stored and shared with other epochs and jobs."""

@@ -1,0 +1,1 @@
+"""Metrics for TensorBoard and Prometheus."""

@@ -1,0 +1,1 @@
+"""A data set as a read-only file system."""

@@ -1,0 +1,1 @@
+"""Workers that run as Ray actors, also on other machines."""

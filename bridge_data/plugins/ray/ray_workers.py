@@ -1,0 +1,486 @@
+"""Workers on a Ray cluster: actors run the lanes of a rank; nodes may join, leave and die, and no batch is lost or
+repeated.
+
+Reads what `WorkerPool` reads: lanes in the order of their turns, with states. Returns their items in that order. An
+actor gets the dataset from Ray's object store (one copy a node), a state for each of its lanes, and then one request
+per batch, a few ahead. The trainer keeps the state after the last batch that it took of each lane. When an actor is
+lost, or a new one is ready, the lanes are dealt anew and continue from these states; so where a lane runs changes the
+rate alone. Several jobs and ranks share a cluster: actors have no names, belong to the process that started them, and
+end with it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import errno
+import functools
+import importlib
+import itertools
+import logging
+import math
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from bridge_data.child_process import keep_freed_memory, use_one_thread
+from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced, as_counts
+from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
+from bridge_data.loader.position import Turns
+from bridge_data.loader.workers.batches import Encoder, encode_dataset
+from bridge_data.loader.workers.link import WatchPage, error_of
+from bridge_data.loader.workers.messages import (
+    BatchMessage,
+    EndMessage,
+    Environment,
+    FailureMessage,
+    LaneMessage,
+    change_of,
+    changed,
+)
+from bridge_data.loader.workers.slots import HeldSlots
+from bridge_data.loader.workers.worker import adopt
+from bridge_data.loader.workers.worker_pool import Interrupted, Patience, Restarts
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Door, Reply
+from bridge_data.run_options import LoaderConfig, RayWorkers
+from bridge_data.samples.pickling import decode
+
+logger = logging.getLogger("bridge_data")
+
+_TICK_S, _CONNECT_S, _LOOK_S, _LAST_LOOK_S = 1.0, 10.0, 0.2, 5.0
+_FIRST_S, _JOIN_S = 1.0, 5.0
+"""How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
+what was made ahead."""
+
+_REPLY_BYTES = 32 << 20
+_WATCH, _NO_BEGIN = "watch", 0
+_NO_DESCRIPTOR = errno.EMFILE, errno.ENFILE
+_ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_inlined_bytes_limit"), str(_REPLY_BYTES))
+"""Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
+
+
+def ray_pool(dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts) -> RayPool | None:
+    """The workers of a loader on Ray; None, with a warning, if there is no cluster and none is required.
+
+    Raises:
+        WorkerError: if a cluster is required and there is none, or the dataset cannot be pickled.
+    """
+    try:
+        ray = _connected(workers.address)
+    except ConfigError as error:
+        if workers.required:
+            raise WorkerError(f"{error} (required=True)") from error
+        logger.warning(
+            "%s. Workers start on this machine instead; with RayWorkers(required=True) this is an error", error
+        )
+        return None
+    return RayPool(ray, dataset, workers, config, restarts)
+
+
+def _connected(address: str) -> Any:
+    """The module `ray`, with this process connected to a cluster.
+
+    Raises:
+        ConfigError: if Ray is not installed, or the cluster cannot be reached.
+    """
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise ConfigError('workers on Ray need a package: pip install "bridge-data[ray]"') from None
+    if ray.is_initialized():
+        return ray
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if is_main else None
+    try:
+        _try_port(address)
+        ray.init(address=address, logging_level=logging.WARNING)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster at {address!r} ({error}): `ray start` joins this machine to one; "
+            "the option `workers` of the loader names its address"
+        ) from error
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place of the trainer's
+    return ray
+
+
+def _try_port(address: str) -> None:
+    """Raise an OSError if nobody answers where the cluster should be, which Ray finds out in minutes."""
+    with contextlib.suppress(ImportError, AttributeError):  # it is not of Ray's public names
+        find = importlib.import_module("ray._private.services").canonicalize_bootstrap_address
+        if found := find(address):
+            host, _, port = found.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+
+
+class _Setup(NamedTuple):
+    """What an actor takes over from the trainer."""
+
+    environment: Environment
+    folder: str
+
+
+class LaneActor:
+    """Runs lanes on a node of the cluster, as a worker process does on the machine of the trainer."""
+
+    def __init__(self, setup: _Setup, dataset: bytes) -> None:
+        self._page, descriptor = WatchPage.make()
+        os.close(descriptor)
+        self._begin_number = self._number = 0
+        self._turns: Turns | None = None
+        self._failure: str | None = None
+        use_one_thread()
+        keep_freed_memory()
+        try:
+            if os.path.isdir(setup.folder):
+                os.chdir(setup.folder)
+            own = [path for path in sys.path if path not in setup.environment.sys_path]
+            adopt(setup.environment._replace(sys_path=(*setup.environment.sys_path, *own)))
+            self._dataset: LaneDataset = pickle.loads(dataset)
+        except BaseException as error:
+            _, self._failure = Encoder().encode_error(error, "while the dataset was loaded in a worker")
+        self._encoder, self._sender = Encoder(), BatchSender()
+
+    def ready(self) -> tuple[str, str | None, Door]:
+        """The address of the node, why the dataset cannot be loaded, and where batches will be."""
+        return importlib.import_module("ray.util").get_node_ip_address(), self._failure, self._sender.open_door()
+
+    def begin(self, begin_number: int, lanes: list[int], state: LoaderState, num_ahead: int, by_reply: bool) -> None:
+        """Drop all lanes, then produce these in the order of their slots, from this state."""
+        self._begin_number, self._number = begin_number, 0
+        self._sender.slots.num_spare, self._sender.by_reply = num_ahead, by_reply
+        self._sent: dict[int, LaneState] = {}
+        self._turns = Turns(state, lanes)
+        self._runner = LaneRunner(self._dataset, state, self._sender.arena, self._page.watch)
+
+    def take(self, begin_number: int, freed: list[int]) -> Reply | None:
+        """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped. These
+        slots may be written again."""
+        self._sender.slots.free(freed)
+        if begin_number != self._begin_number or not self._turns:
+            return None
+        lane = self._turns.lane
+        head = begin_number, self._number, lane
+        self._number += 1
+        self._page.enter(lane)
+        try:
+            item = self._runner.take(lane)
+            if isinstance(item, Ended):
+                self._turns.end_lane()
+                return Reply(EndMessage(*head, item.skipped))
+            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
+            parts = self._encoder.encode(item.batch)
+            del item  # a reference to the batch would keep it from being sent without a copy
+            body, *rest = self._sender.place(parts)
+            self._turns.advance()
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
+            return Reply(BatchMessage(*head, change, skipped, references, body, counts), *rest)
+        except BaseException as error:
+            self._turns = None
+            return Reply(FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")))
+        finally:
+            self._page.leave()
+
+    def watch(self) -> bytes:
+        """What it works on, as a `WatchPage` says it."""
+        return self._page.contents()
+
+
+class RayLink:
+    """Actor number `index` as the trainer sees it: its lanes, and the requests that it has not answered yet."""
+
+    def __init__(self, index: int, held: HeldSlots, changed: threading.Event) -> None:
+        self.index, self._held, self._changed = index, held, changed
+        self.uid = self.begin_number = 0
+        self.lanes: list[int] = []
+        self.requests: collections.deque[Future[Reply | None]] = collections.deque()
+
+    def attach(self, uid: int, actor: Any) -> None:
+        """Let this be the actor."""
+        self.uid, self.actor, self.reader = uid, actor, BatchReader(self._held)
+        self.starts = self._future(actor.ready.remote())
+        self.ready, self.node, self.lanes, self.num_received = False, "", [], 0
+        self.page, descriptor = WatchPage.make()
+        os.close(descriptor)
+        self.requests.clear()
+
+    def _future(self, reference: Any) -> Future[Any]:
+        future: Future[Any] = reference.future()
+        future.add_done_callback(lambda _: self._changed.set())
+        return future
+
+    def begin(self, lanes: list[int], state: LoaderState, num_ahead: int) -> None:
+        """Drop what was requested; produce these lanes from `state`."""
+        self.lanes, self.begin_number, self.num_received = lanes, self.begin_number + 1, 0
+        for request in self.requests:
+            request.add_done_callback(self.reader.discard)
+        self.requests.clear()
+        own = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        self.actor.begin.remote(self.begin_number, lanes, own, num_ahead, self.reader.by_reply)
+
+    def request(self, begin_number: int) -> None:
+        """Ask for the next item, or, if it is not the current begin number, whether the actor lives."""
+        self.requests.append(self._future(self.actor.take.remote(begin_number, self.reader.slots.take_released())))
+
+    def has_item(self) -> bool:
+        return bool(self.requests) and self.requests[0].done()
+
+    def take(self) -> tuple[LaneMessage, list[Any]] | None:
+        """The oldest item, and the parts of its batch; None if these cannot be reached any more, so that Ray is asked
+        why. Raises why the actor is lost."""
+        reply = self.requests.popleft().result()
+        if reply is None:
+            raise WorkerError(f"{self} runs, but its memory cannot be read")
+        try:
+            return reply.message, self.reader.parts(reply)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                raise
+            self.requests.clear()
+            self.request(_NO_BEGIN)
+            return None
+
+    def look(self, timeout_s: float) -> None:
+        """Ask what the actor works on, and note it if it answers in time."""
+        with contextlib.suppress(Exception):  # a late answer, or an actor that is lost, which its requests tell
+            self.page.update(self.actor.watch.options(concurrency_group=_WATCH).remote().future().result(timeout_s))
+
+    def __str__(self) -> str:
+        return f"worker {self.index}" + (f" on {self.node}" if self.node else "")
+
+
+class RayPool:
+    """Workers on Ray, with the interface of `WorkerPool`. Use it from one thread at a time, except `interrupt`."""
+
+    def __init__(
+        self, ray: Any, dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts
+    ) -> None:
+        self._ray, self._config, self._restarts, self._name = ray, config, restarts, dataset.describe
+        data, _ = encode_dataset(dataset)
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
+        self._setup, self._dataset = ray.put(_Setup(Environment.of_this_process(), os.getcwd())), ray.put(data)
+        self._class = ray.remote(
+            num_cpus=workers.num_cpus,
+            resources=dict(workers.resources or {}),
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={_WATCH: 1},
+            runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
+        )(LaneActor)
+        others = "".join(f", {amount:g} {name}" for name, amount in (workers.resources or {}).items())
+        self._needs = f"{workers.num_cpus:g} free CPUs{others}"
+        ranks = dataset.worker_config
+        num_actors = min(workers.num_actors or ranks.num_workers, len(ranks.lanes))
+        self._changed, self._interrupted = threading.Event(), False
+        self._uids = itertools.count(1)
+        self._largest_bytes = 0
+        self._lanes: list[int] = []
+        self._state: LoaderState | None = None
+        self._link_of: dict[int, RayLink] = {}
+        self._is_dealt = False
+        """Whether actors have lanes since `begin`."""
+        self._deal_at = math.inf
+        """When actors that are ready and have no lanes get some."""
+        held = HeldSlots(config.max_shared_bytes)
+        self._links = [RayLink(index, held, self._changed) for index in range(num_actors)]
+        for link in self._links:
+            self._start(link)
+
+    def _start(self, link: RayLink) -> None:
+        """Start an actor; Ray places it once a node has what it needs."""
+        link.attach(next(self._uids), self._class.remote(self._setup, self._dataset))
+
+    def ready(self) -> bool:
+        """Whether actors have loaded the dataset: all, or some that have waited for the others."""
+        self._note_starts()
+        is_waiting = time.monotonic() < self._deal_at < math.inf
+        return not is_waiting and any(link.ready for link in self._links)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until actors have loaded the dataset; False if that takes longer. Logs and raises as `take` does."""
+        deadline, first = time.monotonic() + timeout_s, self._links[0]
+        patience = Patience(self._config, first, functools.partial(self._describe, first))
+        while not self.ready():
+            now = time.monotonic()
+            if patience.is_over():
+                raise WorkerError(patience.verdict())
+            if now >= deadline:
+                return False
+            self._changed.wait(max(0.0, min(deadline - now, self._deal_at - now, _TICK_S)))
+            self._changed.clear()
+        return True
+
+    def processes(self) -> list[int]:
+        """None: the actors are on other machines."""
+        return []
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
+        self._interrupted = self._is_dealt = False
+        self._lanes, self._state = list(lanes), dataclasses.replace(state, lanes=dict(state.lanes))
+        self._deal()
+
+    def _deal(self) -> None:
+        """Deal the lanes to the actors that are ready, which continue from the last batches taken; to none while the
+        first ones wait for others.
+
+        In turn: neighbours in the order of batches are made by different actors.
+        """
+        assert self._state is not None
+        is_early = not self._is_dealt and time.monotonic() < self._deal_at < math.inf
+        ready = [] if is_early else [link for link in self._links if link.ready]
+        if ready:
+            self._is_dealt, self._deal_at = True, math.inf
+        links = ready or self._links
+        self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
+        for link in ready:
+            lanes = [lane for lane in self._lanes if self._link_of[lane] is link]
+            link.begin(lanes, self._state, self._config.prefetch_factor)
+            self._request(link)
+
+    def _request(self, link: RayLink) -> None:
+        """Have the actor make batches ahead: `prefetch_factor`, or as many as all may have within the bound of bytes;
+        one as long as the size of batches is not known."""
+        num_busy = sum(link.ready for link in self._links)
+        most = self._config.max_shared_bytes // (self._largest_bytes * num_busy) if self._largest_bytes else 1
+        while link.lanes and len(link.requests) < max(1, min(self._config.prefetch_factor, most)):
+            link.request(link.begin_number)
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
+        link = self._link_of[lane]
+        num_ready = sum(request.done() for request in link.requests)
+        message, parts = self._received(lane)
+        link = self._link_of[lane]
+        if message.number != link.num_received or message.lane != lane:
+            raise OutOfStep
+        link.num_received += 1
+        if isinstance(message, FailureMessage):
+            link.lanes = []
+            raise error_of(message)
+        if isinstance(message, EndMessage):
+            self._lanes.remove(lane)
+            link.lanes.remove(lane)
+            self._request(link)
+            return Ended(lane, message.skipped)
+        assert self._state is not None
+        state = self._state.lanes[lane] = changed(self._state.lanes[lane], message.change)
+        self._restarts.num_batches += 1
+        self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
+        self._request(link)
+        counts = as_counts((*message.counts, num_ready, self._config.prefetch_factor))
+        return Produced(lane, decode(parts), state, message.skipped, message.references, counts)
+
+    def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
+        """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
+        patience: Patience | None = None
+        watched = 0
+        while True:
+            self._changed.clear()
+            self._note_starts()
+            if time.monotonic() >= self._deal_at or (self._is_dealt and not self._link_of[lane].ready):
+                self._deal()
+            link = self._link_of[lane]
+            if link.has_item():
+                try:
+                    if item := link.take():
+                        return item
+                except Exception as error:
+                    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+                        raise WorkerError(
+                            "no descriptor is left for a batch's shared memory; raise the limit (ulimit -n)"
+                        ) from error
+                    self._replace(link, error)
+                continue
+            if self._interrupted:
+                raise Interrupted
+            if patience is None or watched != link.uid:
+                patience, watched = Patience(self._config, link, functools.partial(self._describe, link)), link.uid
+            if patience.is_over():
+                link.look(_LAST_LOOK_S)
+                if patience.is_over():
+                    self._give_up(link, patience.verdict())
+                continue
+            left_s = _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S)
+            if not self._changed.wait(left_s):
+                link.look(_LOOK_S)
+
+    def _give_up(self, link: RayLink, verdict: str) -> None:
+        """Replace an actor that makes no progress."""
+        if self._config.fail_on_timeout or not link.ready:
+            raise WorkerError(verdict)
+        self._replace(link, WorkerError(verdict))
+
+    def _describe(self, link: RayLink) -> str:
+        """What an actor does, in words."""
+        if link.ready:
+            return link.page.describe(self._name)
+        return f"waiting for a node with {self._needs}, or loading the data set there"
+
+    def _note_starts(self) -> None:
+        """Note the actors that are ready now, and replace those that could not start."""
+        if not self._ray.is_initialized():
+            raise ServerLost("this process is connected to Ray no more")
+        for link in self._links:
+            if link.ready or not link.starts.done():
+                continue
+            if (error := link.starts.exception()) is not None:
+                self._replace(link, error)
+                continue
+            link.node, failure, door = link.starts.result()
+            link.reader.open(door)
+            if failure is not None:
+                cause = WorkerError(f"{link}: {failure}")
+                if not any(other.ready for other in self._links):
+                    raise cause
+                self._replace(link, cause)
+                continue
+            wait_s = _JOIN_S if any(other.lanes for other in self._links) else _FIRST_S
+            link.ready = True
+            now = time.monotonic()
+            self._deal_at = now if all(other.ready for other in self._links) else min(self._deal_at, now + wait_s)
+
+    def _replace(self, link: RayLink, error: BaseException) -> None:
+        """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""
+        self._end(link)
+        exceptions = self._ray.exceptions
+        cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {_in_short(error)}"
+        left = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))
+        if left or "node has died" in cause:
+            self._restarts.num_in_all += 1
+            logger.warning("%s; its lanes go on elsewhere, and another worker starts when a node has room", cause)
+        elif fatal := self._restarts.spend(cause):
+            raise fatal
+        self._start(link)
+
+    def interrupt(self) -> None:
+        """Have a `take` that waits in another thread raise `Interrupted`, and any later one until `begin`."""
+        self._interrupted = True
+        self._changed.set()
+
+    def _end(self, link: RayLink) -> None:
+        self._ray.kill(link.actor, no_restart=True)
+
+    def close(self) -> None:
+        """End all actors. Batches that were handed out stay valid."""
+        if self._ray.is_initialized():
+            for link in self._links:
+                self._end(link)
+        self._links, self._link_of = [], {}
+
+
+def _in_short(error: BaseException) -> str:
+    """What Ray says of the death of an actor, without its ids and general hints."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(lines[-2:]).partition(" Some common causes")[0][:500]

@@ -1,0 +1,1 @@
+"""Object stores: S3, Google Cloud, Azure, the Hugging Face Hub, and what msc:// reaches."""

@@ -1,0 +1,1 @@
+"""Columnar data, read in place: Parquet, Arrow IPC, Lance, MDS and litData."""

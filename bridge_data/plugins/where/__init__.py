@@ -1,0 +1,1 @@
+"""Samples chosen by an expression over their columns, with DuckDB."""

@@ -1,0 +1,74 @@
+"""`where:` in a metadataset: a predicate that chooses samples of the data sets below it.
+
+Reads the entries `where` and `columns` of a node, or the options of these names. Returns clauses that know file and
+line; and a source with only the samples for which all of its clauses hold. Raises a `ConfigError` with file and line.
+For the columns, see `shards.where`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.document import Node, absolute, as_node, given, located
+from bridge_data.plan.source import Source
+
+WHERE_KEYS = ("where", "columns")
+
+
+class WhereOptionError(ConfigError):
+    """The options `where` and `columns` do not fit the data."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WhereClause:
+    """The predicate `text`, at `node`; `columns` is the path of the Parquet file with more columns."""
+
+    text: str
+    columns: str | None
+    node: Node
+    is_option: bool = False
+    """Whether it is not from a file."""
+
+    def error(self, message: str) -> ConfigError:
+        """The error `message`, with file and line."""
+        error = self.node.error(message)
+        return WhereOptionError(str(error)) if self.is_option else error
+
+
+def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...]:
+    """The clauses of a node of the YAML file `file`: one or none.
+
+    Raises:
+        ConfigError: naming file and line, if it is no text, or there is `columns` alone.
+    """
+    where, columns = given(entries, "where"), given(entries, "columns")
+    if where is None:
+        if columns is not None:
+            raise columns.error("columns: is a file of columns for `where:`, which is missing")
+        return ()
+    path = None if columns is None else located(columns.text("columns"), columns, file)
+    return (WhereClause(where.text("where"), path, where),)
+
+
+def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
+    """The clause of the options `where` and `columns`."""
+    values: dict[str, Any] = {"where": where, "columns": None if columns is None else absolute(columns)}
+    entries = {name: as_node(value, "options") for name, value in values.items()}
+    return tuple(dataclasses.replace(clause, is_option=True) for clause in read_where(entries, ""))
+
+
+def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
+    """`source` with only the samples for which all clauses hold.
+
+    Raises:
+        ConfigError: naming file and line, if a clause is wrong, or chooses nothing.
+    """
+    if not source.num_samples:
+        return source
+    from bridge_data.plugins.where.choices import ChosenRecords
+    from bridge_data.plugins.where.choosing import choose  # here: few data sets have clauses
+
+    chosen = ChosenRecords(source.records, choose(source.records, clauses))
+    return dataclasses.replace(source, records=chosen)
