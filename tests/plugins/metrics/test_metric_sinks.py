@@ -209,7 +209,7 @@ def test_the_dashboard_shows_every_metric_that_is_served(loader: SavableDataLoad
         urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer,
     ):
         served = set(re.findall(r"^# TYPE (\w+)", answer.read().decode(), re.MULTILINE))
-    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    dashboard = json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert {name for expression in asked for name in re.findall(r"bridge_data_\w+", expression)} == served
     assert all(expression.count("(") == expression.count(")") for expression in asked)

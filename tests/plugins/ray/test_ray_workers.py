@@ -28,7 +28,7 @@ from tests.loader.test_loader import some
 from tests.loader.test_scripts import TRAINER
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_BATCHES = int(os.environ.get("BRIDGE_DATA_RAY_BATCHES", "200"))
 """Of the run in which nodes die and join; 5,000 take some minutes."""
 
