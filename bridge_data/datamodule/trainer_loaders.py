@@ -147,7 +147,7 @@ class EnergonDataloader(Iterator[Any]):
         if not strict:
             self._check_batch_size(own)
         self._restore(own, strict=strict)
-        self.first_micro_batch = own.next_slot
+        self.first_micro_batch = own.num_handed_out
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""

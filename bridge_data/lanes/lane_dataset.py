@@ -9,6 +9,7 @@ next batch.
 import copy
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
@@ -25,7 +26,6 @@ from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
@@ -61,6 +61,8 @@ from bridge_data.topology import WorkerConfig
 if TYPE_CHECKING:
     from bridge_data.plugins.memo.memo import SampleMemo
     from bridge_data.run_options import Memo
+
+logger = logging.getLogger("bridge_data")
 
 _MEASURED_TOGETHER = 64
 """Samples read together to measure their costs, if they are small."""
@@ -207,10 +209,10 @@ class LaneDataset:
         a pass has more batches than `len` says."""
         of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
         if of_lanes is not None:
-            is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
+            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
             longest = self._num_of_rank(0, self.num_micro_batches)
-            is_longer = state.next_slot > longest * self.worker_config.world_size
+            is_longer = state.micro_batch_index > longest * self.worker_config.world_size
         self._is_longer = self._is_longer or is_longer
 
     @property
@@ -232,7 +234,7 @@ class LaneDataset:
 
     def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, slot = self.worker_config, state.next_slot
+        config, slot = self.worker_config, state.micro_batch_index
         slot += 0 if even else (config.rank - slot) % config.world_size
         return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
 
@@ -340,7 +342,6 @@ class LaneDataset:
         if self.batching.planned:
             check_step(state, self.packs)
         if num_lanes != state.num_lanes:
-            state = state if state.skips is None else caught_up(state, self.lane)
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
@@ -397,9 +398,26 @@ class LaneDataset:
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        state.check_complete()
+        if state.skips is not None:
+            state = self._after_skips(state)
         if self.batching.planned:
             return redealt(state, num_lanes, lanes, self.packs)
         return self.order.redealt(state, num_lanes, lanes)
+
+    def _after_skips(self, state: LoaderState) -> LoaderState:
+        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
+        lanes, num_discarded = dict(state.lanes), 0
+        for lane in lanes:
+            missing = range(state.next_of(lane), state.micro_batch_index, state.num_lanes)
+            if missing:
+                behind = self.lane(lane, state)
+                for _ in missing:
+                    behind.next()
+                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
+        if num_discarded:
+            logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
+        return dataclasses.replace(state, lanes=lanes)
 
     def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
         """The planned packs of lane number `lane` from its position in `state` on."""
@@ -413,7 +431,7 @@ class LaneDataset:
             return False
         limit = self.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
+            (limit is not None and state.next_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
             for lane in state.lanes
         )
 
@@ -425,13 +443,13 @@ class LaneDataset:
             StateError: if the state has a newer list of forgotten samples, or a different one.
         """
         if self.skips is not None:
-            state = with_skips(state, self.skips)
+            state = state.skipping(self.skips)
         if self.forgotten is None and forgotten_lists.NAME not in state.extras:
             return state
         known = known_digests(self.plan.sources, self.source_names)
-        check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
+        check_lists(state.extras, state.micro_batch_index, known, dict(state.fingerprint["sources"]))
         lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
-        return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
+        return dataclasses.replace(state, extras=with_lists(state.extras, state.micro_batch_index, lists))
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""

@@ -26,6 +26,9 @@ from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.collation import with_tensors
 
+SKIPPED = "skip_steps"
+"""The stage under which samples of discarded micro-batches are counted."""
+
 _NONE_LEFT = object()
 
 
@@ -183,6 +186,9 @@ class SavableDataLoader:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end_lane()
+            elif self._position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
+                self.meter.count_skips({SKIPPED: item.counts[0]})
+                self._position.discard(item.state)
             else:
                 self._fetched = item
             self._lanes.resume()
@@ -268,8 +274,8 @@ class Iteration(Timed[Any]):
         item = ends.fetched(loader._fetch)
         if loader.dataset.pass_is_complete(loader._position.state):  # only other ranks have one in this step
             item = None
-        own = (None, None) if item is None else (item.batch, loader._position.next_slot())
-        step = ends.step(loader._position.state.next_slot, *own)
+        own = (None, None) if item is None else (item.batch, loader._position.next_index())
+        step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
             return _NONE_LEFT
         loader._is_within_pass = True

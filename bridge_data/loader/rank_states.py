@@ -121,7 +121,7 @@ def gather_state(own: LoaderState, config: WorkerConfig) -> LoaderState:
         nonlocal own
         own = merge(states or [])
         # Near the end of finite data the ranks are at different positions, and the job at the lowest.
-        return {"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}
+        return {"micro_batch_index": own.micro_batch_index, "epoch_batches": own.epoch_batches, "ended": own.ended}
 
     of_job = by_first_rank(merged, config.data_parallel_group)  # which has replaced `own` there
     own = dataclasses.replace(own, **of_job)
@@ -197,7 +197,7 @@ class _Given(NamedTuple):
 
     problem: str = ""
     num_lanes: int = 0
-    next_slot: int = 0
+    micro_batch_index: int = 0
     is_finite: bool = False
     is_whole: bool = False
     has_own: bool = False
@@ -213,7 +213,7 @@ def _look_at(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -
     mine = range(config.rank, given.num_lanes, config.world_size)
     row = _Given(
         num_lanes=given.num_lanes,
-        next_slot=given.next_slot,
+        micro_batch_index=given.micro_batch_index,
         is_finite=given.is_finite,
         is_whole=given.is_whole,
         has_own=all(lane in given.lanes for lane in mine),
@@ -229,11 +229,11 @@ def _check(rows: list[_Given]) -> None:
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
     first_rank, first = given[0] if given else (0, rows[0])
     for rank, row in given:
-        if row.num_lanes != first.num_lanes or (row.next_slot != first.next_slot and not row.is_finite):
+        if row.num_lanes != first.num_lanes or (row.micro_batch_index != first.micro_batch_index and not row.is_finite):
             raise StateError(
                 f"the states that data-parallel ranks {rank} and {first_rank} were given are of different steps: got "
-                f"micro-batch {row.next_slot} of {row.num_lanes} lanes and micro-batch {first.next_slot} of "
-                f"{first.num_lanes}. Give every rank the state of the same checkpoint"
+                f"micro-batch {row.micro_batch_index} of {row.num_lanes} lanes and micro-batch "
+                f"{first.micro_batch_index} of {first.num_lanes}. Give every rank the state of the same checkpoint"
             )
 
 

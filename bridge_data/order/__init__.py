@@ -23,7 +23,7 @@ taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes,
 first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
 
-A *slot* says when the job hands a micro-batch out; skipped ones have a *number*, but no slot (see `step_skips`).
+A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).
 
 To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
 smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,

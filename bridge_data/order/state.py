@@ -22,9 +22,8 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order import step_skips
-from bridge_data.order.step_skips import StepSkips
+from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.plugins.forget import forgotten_lists
 from bridge_data.plugins.ledger import ledger
 from bridge_data.plugins.ledger.ledger import LedgerSums, Uncounted
@@ -33,7 +32,7 @@ from bridge_data.topology import WorkerConfig
 logger = logging.getLogger("bridge_data")
 
 FORMAT = "bridge_data.loader"
-VERSION = 3
+VERSION = 4
 """The version of the state format; it also changes with the order."""
 
 LaneState: TypeAlias = dict[str, Any]
@@ -63,8 +62,8 @@ class LoaderState:
     """Data, weights and settings that determine which samples the positions mean."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
-    next_slot: int
-    """The first micro-batch of the job that not every rank has emitted yet; with `skips`, its slot."""
+    micro_batch_index: int
+    """The first micro-batch of the job that not every rank has got yet, and that is not skipped."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
     """Samples drawn by the job before the last re-deal, after which lanes count draws from 0; for schedules."""
@@ -76,6 +75,8 @@ class LoaderState:
     """See `EXTRAS`."""
     repetition: int = 0
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
+    skips: StepSkips | None = None
+    """The micro-batches that no rank gets, also those that are over; None if there are none."""
     uncounted: Uncounted | None = dataclasses.field(default=None, repr=False, compare=False)
     """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
 
@@ -90,46 +91,44 @@ class LoaderState:
         return len(self.lanes) == self.num_lanes
 
     @property
-    def skips(self) -> StepSkips | None:
-        """The steps that are skipped, also those that are over; None if there are none."""
-        return StepSkips.of_extras(self.extras)
+    def num_handed_out(self) -> int:
+        """The micro-batches of the job that all ranks have got: those before `micro_batch_index`, without skipped
+        ones."""
+        index = self.micro_batch_index
+        return index if self.skips is None else self.skips.num_handed_out(index)
 
-    @property
-    def next_number(self) -> int:
-        """The micro-batch that comes in `next_slot`, by its number in the run without skips."""
-        return self.next_slot if (skips := self.skips) is None else skips.number(self.next_slot)
+    def num_made(self, lane: int) -> int:
+        """How many micro-batches a lane has made."""
+        number: int = self.lanes[lane].get("micro_batches", 0)
+        return number
 
-    def place_of(self, lane: int) -> int:
-        """The next micro-batch of a lane, by its place: how many it has made."""
-        place: int = self.lanes[lane].get("micro_batches", 0)
-        return place
+    def next_of(self, lane: int) -> int:
+        """The index of the micro-batch that a lane makes next."""
+        return self.num_made(lane) * self.num_lanes + lane
 
-    def number_of(self, lane: int) -> int:
-        """The next micro-batch of a lane, by its number in the run without skips."""
-        return self.place_of(lane) * self.num_lanes + lane
+    def skipping(self, skips: StepSkips) -> Self:
+        """This state with more micro-batches that are skipped: those of `skips` that come after it.
 
-    def slot_of(self, lane: int) -> int:
-        """The slot in which a lane hands out its next micro-batch."""
-        if (skips := self.skips) is None:
-            return self.number_of(lane)
-        return skips.slot_of_lane(lane, self.num_lanes, self.place_of(lane))
+        Raises:
+            ConfigError: if the data end.
+        """
+        if self.is_finite:
+            raise ConfigError(
+                f"{skips}: steps are skipped in endless training only, and these data end (validation, "
+                "repeat=False, overfit_batches)"
+            )
+        ahead = skips.from_index(self.micro_batch_index)
+        if ahead is None:
+            return self
+        all_skips = ahead.joined(self.skips)
+        index = all_skips.index_after(all_skips.num_handed_out(self.micro_batch_index))
+        return dataclasses.replace(self, skips=all_skips, micro_batch_index=index)
 
     @property
     def is_finite(self) -> bool:
         """Whether the data of the run comes to an end."""
         run = self.fingerprint
         return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
-
-    def num_emitted(self, lane: int) -> int:
-        """How many micro-batches a lane has handed out."""
-        return self._num_of_lane(lane, self.place_of(lane))
-
-    def num_emitted_before(self, lane: int) -> int:
-        """How many micro-batches a lane hands out before `next_slot`."""
-        return self._num_of_lane(lane, -(-max(0, self.next_number - lane) // self.num_lanes))
-
-    def _num_of_lane(self, lane: int, place: int) -> int:
-        return place if (skips := self.skips) is None else skips.num_of_lane(lane, self.num_lanes, place)
 
     def settled(self) -> "LoaderState":
         """This state with everything in the lanes' ledgers."""
@@ -138,15 +137,19 @@ class LoaderState:
         lanes, names = dict(self.lanes), [name for name, _ in self.fingerprint["sources"]]
         for lane, count, own in ledger.sums_by_lane(self.uncounted, self._lanes_of, names, self.repetition):
             extras = lanes[lane].get("extras", {})
-            before = LedgerSums.of_extras(extras) or LedgerSums(since=self.num_emitted(lane) - count)
+            before = LedgerSums.of_extras(extras) or LedgerSums(since=self._num_got_of(lane) - count)
             lanes[lane] = {**lanes[lane], "extras": before.plus(own).in_extras(extras)}
         return dataclasses.replace(self, lanes=lanes, uncounted=None)
 
-    def _lanes_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lanes that made the micro-batches in some slots."""
-        skips = self.skips
-        numbers = slots if skips is None else np.array([*map(skips.number, slots.tolist())])
-        return numbers % self.num_lanes
+    def _num_got_of(self, lane: int) -> int:
+        """How many micro-batches of a lane were handed out."""
+        if self.skips is None:
+            return self.num_made(lane)
+        return sum(index not in self.skips for index in range(lane, self.next_of(lane), self.num_lanes))
+
+    def _lanes_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lanes that made some micro-batches."""
+        return indices % self.num_lanes
 
     def sums(self) -> LedgerSums:
         """The ledger: the sums over all that the lanes handed out, and all before the last re-deal."""
@@ -154,7 +157,7 @@ class LoaderState:
         before = LedgerSums.of_extras(state.extras)
         found, since = before or LedgerSums(), 0
         for lane, lane_state in state.lanes.items():
-            own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=state.num_emitted(lane))
+            own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=state._num_got_of(lane))
             found = found.plus(own)
             if own.since:
                 since = max(since, (own.since - 1) * state.num_lanes + lane + 1)
@@ -172,7 +175,7 @@ class LoaderState:
 
     def ledger_line(self) -> str:
         """The ledger of a whole state as one line: equal lines, equal data."""
-        return f"data ledger at micro-batch {self.next_slot}: {self.sums()}"
+        return f"data ledger at micro-batch {self.micro_batch_index}: {self.sums()}"
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
@@ -182,11 +185,12 @@ class LoaderState:
             "version": VERSION,
             "fingerprint": self.fingerprint,
             "generations": [list(generation) for generation in self.generations],
-            "next_slot": self.next_slot,
+            "micro_batch_index": self.micro_batch_index,
             "drawn_before": self.drawn_before,
             **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
+            **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
             "lanes": {str(lane): state for lane, state in lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
@@ -221,33 +225,36 @@ class LoaderState:
         state = cls(
             fingerprint=data["fingerprint"],
             generations=generations,
-            next_slot=data["next_slot"],
+            micro_batch_index=data["micro_batch_index"],
             lanes={int(lane): state for lane, state in data["lanes"].items()},
             drawn_before=data["drawn_before"],
             epoch_batches=data.get("epoch_batches", 0),
             ended=data.get("ended", False),
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
+            skips=StepSkips.of([SkippedRange(*one) for one in data.get("skips", ())]),
         )
         state.check_counts()
         return state
 
     def check_counts(self) -> None:
-        """Check that each lane has handed out as many micro-batches as the job had at this step. Of finite data, whose
-        lanes end at different times, nobody can tell.
+        """Check that each lane has made what the job had got of it at this step; micro-batches that are skipped, it may
+        have made or not. Of finite data, whose lanes end at different times, nobody can tell.
 
         Raises:
             StateError: naming the lane.
         """
         if self.is_finite:
             return
+        skips, index = self.skips or (), self.micro_batch_index
         for lane in self.lanes:
-            made, expected = self.num_emitted(lane), self.num_emitted_before(lane)
-            if made != expected:
+            following, expected = self.next_of(lane), index + (lane - index) % self.num_lanes
+            first, stop = sorted((following, expected))
+            if any(one not in skips for one in range(first, stop, self.num_lanes)):
                 raise _damaged(
                     f"lanes.{lane}",
-                    f"has handed out {made} micro-batches, expected {expected}, as {self.num_lanes} lanes have handed "
-                    f"out {self.next_slot}: it is of another step",
+                    f"goes on with micro-batch {following}, expected {expected}, as {self.num_lanes} lanes have made "
+                    f"all before {index}: it is of another step",
                 )
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
@@ -394,11 +401,11 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     names = names or [f"state number {number}" for number in range(len(parts))]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
-    same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
+    same = ["generations", "drawn_before", "extras", "repetition", "skips", "micro_batch_index", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
         same = ["generations", "drawn_before", "extras", "repetition"]
-        slots = [part.next_slot for part in parts if not part.ended]
-        merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
+        slots = [part.micro_batch_index for part in parts if not part.ended]
+        merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
     for of, part in zip(names, parts, strict=True):
         part.check(merged.fingerprint)
@@ -424,9 +431,9 @@ def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
     going_on = [(of, part) for of, part in zip(names, parts, strict=True) if not part.ended]
     for of, part in going_on[1:]:
         first_of, first = going_on[0]
-        if part.next_slot == first.next_slot or len(part.lanes) != len(first.lanes):
+        if part.micro_batch_index == first.micro_batch_index or len(part.lanes) != len(first.lanes):
             continue
-        here, there = (sum(map(state.num_emitted, state.lanes)) for state in (part, first))
+        here, there = (sum(map(state.num_made, state.lanes)) for state in (part, first))
         if abs(here - there) > 1:
             raise StateError(f"{of} has handed out {here} micro-batches, {first_of} {there}: {_OTHER_STEPS}")
 
@@ -501,7 +508,6 @@ def _changed(what: str, fields: Any, saved: Any, found: int) -> StateError:
 
 EXTRAS: Mapping[str, int] = {
     ledger.NAME: ledger.VERSION,
-    step_skips.NAME: step_skips.VERSION,
     forgotten_lists.NAME: forgotten_lists.VERSION,
 }
 """The extras that this release can read, and the version of each.

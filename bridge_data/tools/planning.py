@@ -343,7 +343,7 @@ class Planner:
         first, skips = 0, self.dataset.skips
         for block in blocks:
             numbers = range(first, first := first + len(block.loads))
-            yield block if skips is None else block.only([not skips.range_with(one // self._size) for one in numbers])
+            yield block if skips is None else block.only([one // self._size not in skips for one in numbers])
 
     def _step(self, number: int, units: _Units) -> PlannedStep:
         planned, loads = units.loads.T

@@ -60,7 +60,7 @@ def test_bad_states_are_an_error_on_all_ranks(ranks: list[dict[str, Any]], name:
 def test_finite_data_goes_on_on_all_ranks_and_begins_anew_on_all(ranks: list[dict[str, Any]]) -> None:
     for count in ("7", "8"):
         rows = [rank["finite"][count] for rank in ranks]
-        assert len({next_slot for *_, next_slot in rows}) == 1
+        assert len({micro_batch_index for *_, micro_batch_index in rows}) == 1
         numbers = [n for before, after, _ in rows for batch in before + after for n in batch]
         assert sorted(numbers) == list(range(NUM_TRAIN)), "each sample once in the pass"
     ends = [rank["finite"]["9"] for rank in ranks]

@@ -85,7 +85,7 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
             part.fingerprint |= finite
             if "order" in finite:
                 part.generations = [(4, [[0]])]
-        assert merge_states([part.to_dict() for part in parts])["next_slot"] == 8
+        assert merge_states([part.to_dict() for part in parts])["micro_batch_index"] == 8
         parts[1].lanes[3] = parts[1].lanes[3] | {"micro_batches": 4}
         with pytest.raises(StateError, match="state number 1 has handed out 6 micro-batches, state number 0 4"):
             merge_states([part.to_dict() for part in parts])
@@ -102,9 +102,9 @@ EXTRA = {"totals": {"version": 1, "data": [1, 2]}}
         (lambda saved: {"datasets": 1, "rng": 2}, "not a loader state"),
         (
             lambda saved: saved | {"version": 1},
-            r"format 1, .*format 3(?s:.*)from the beginning(?s:.*)the release",
+            r"format 1, .*format 4(?s:.*)from the beginning(?s:.*)the release",
         ),
-        (lambda saved: saved | {"version": 99}, "format 99, this release reads format 3"),
+        (lambda saved: saved | {"version": 99}, "format 99, this release reads format 4"),
         (lambda saved: with_checksums(saved | {"extras": EXTRA}), r"^extras\.totals: version 1\b"),
         (
             lambda saved: with_checksums(
@@ -130,7 +130,7 @@ def other_step_of_a_lane() -> LoaderState:
     [
         ([], "no state"),
         ([state(0, 2)], r"lacks lanes \[1, 3\] of 4"),
-        ([state(0, 2), state(1, 3, slot=12)], "next_slot 12"),
+        ([state(0, 2), state(1, 3, slot=12)], "micro_batch_index 12"),
         ([state(0, 2), other_step_of_a_lane()], "states of lane 0"),
     ],
 )

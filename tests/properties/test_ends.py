@@ -85,7 +85,7 @@ CASES = st.builds(
 
 def taken(loaders: list[SavableDataLoader], steps: int | None = None) -> list[Any]:
     """The batches of `steps` steps, or of all up to the end; within a step, in slot order."""
-    first_slot = loaders[0].save_state_rank()["next_slot"]
+    first_slot = loaders[0].save_state_rank()["micro_batch_index"]
     streams = [iter(loader) for loader in loaders]
     streams = [streams[(first_slot + turn) % len(streams)] for turn in range(len(streams))]
     batches: list[Any] = []
@@ -136,7 +136,7 @@ def test_a_limit_is_never_exceeded_and_nothing_comes_twice(
     loaders = case.loaders(data, before[0], before[0] * before[1])
     found = taken(loaders, steps)
     rest = case.loaders(data, after[0], after[0] * after[1], merged(loaders))
-    if rest[0].save_state_rank()["next_slot"]:  # else the next pass has begun
+    if rest[0].save_state_rank()["micro_batch_index"]:  # else the next pass has begun
         found += taken(rest) if after[0] > 1 else taken_of_pass(rest[0])
     keys = [key for batch in found for unit in batch for key in unit]
     assert len(keys) == len(set(keys))
@@ -145,10 +145,10 @@ def test_a_limit_is_never_exceeded_and_nothing_comes_twice(
 
 def taken_of_pass(loader: SavableDataLoader) -> list[Any]:
     """The rest of a pass, which may be nothing: then a lone rank begins the next one at once."""
-    slot = loader.save_state_rank()["next_slot"]
+    slot = loader.save_state_rank()["micro_batch_index"]
     stream = iter(loader)
     batches = list(itertools.islice(stream, 1))
-    return [*batches, *stream] if loader.save_state_rank()["next_slot"] > slot else []
+    return [*batches, *stream] if loader.save_state_rank()["micro_batch_index"] > slot else []
 
 
 @settings(max_examples=25, deadline=None)

@@ -209,7 +209,7 @@ class _Worker:
         work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
             num_ahead = self._num_allowed - self._num_batches + 1
-            helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
+            helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.index)
         item = runner.take(lane)
         helping.note_loading(*work.take_loading())
         return item

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Outcome, Work
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage
@@ -78,7 +77,7 @@ class Helping:
         self._free = self._board.withdraw(self._index)
         self._board.note_work(self._index, 0, posts=False)
         self._first_number = self._number + 1
-        self._lanes: dict[Lane | SkippingLane, int] = {}
+        self._lanes: dict[Lane, int] = {}
         self._posted: dict[SampleRef, tuple[int, int]] = {}
         """Number and place of the jobs that no lane has asked for."""
         self._num_low = 0
@@ -105,7 +104,7 @@ class Helping:
             self.posts = posts
             self._forget()
 
-    def prepare(self, lanes: Sequence[Lane | SkippingLane], num_produced: int, slot: int) -> None:
+    def prepare(self, lanes: Sequence[Lane], num_produced: int, slot: int) -> None:
         """Before the batch of `slot`, after `num_produced` others: post what these lanes load for the next batches. A
         lane is named once for each of its batches."""
         self._board.note_work(self._index, slot, posts=True)

@@ -65,7 +65,7 @@ class AuditFinding:
         """The comparison as plain data for JSON."""
         return {
             "checkpoint": str(self.checkpoint.path),
-            "num_micro_batches": self.checkpoint.state.next_slot,
+            "num_micro_batches": self.checkpoint.state.num_handed_out,
             "compared_with": self.source,
             "result": self.result,
             "reason": self.why or None,
@@ -96,26 +96,24 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
 
 
 def _position(state: LoaderState) -> tuple[int, int]:
-    return state.repetition, state.next_slot
+    return state.repetition, state.micro_batch_index
 
 
 def _has(state: LoaderState, at: tuple[int, int]) -> bool:
     """Whether a micro-batch was handed out before `state`."""
     repetition, number = at
-    if state.skips is not None:
-        return number < state.next_slot
     if repetition != state.repetition:
         return repetition < state.repetition
-    num_had = state.place_of(number % state.num_lanes)
+    num_had = state.num_made(number % state.num_lanes)
     return number // state.num_lanes < num_had
 
 
 def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
     """Why the ledger lacks micro-batches that `state` counts; "" if it has all, or if that cannot be known."""
-    expected = sum(state.num_emitted(lane) for lane in state.lanes) - since
+    expected = (sum(map(state.num_made, state.lanes)) if state.skips is None else state.num_handed_out) - since
     if state.repetition or count >= expected:
         return ""
-    if expected - count <= state.next_slot - 1 - last[1]:
+    if expected - count <= state.micro_batch_index - 1 - last[1]:
         return f"the ledger ends with micro-batch {last[1]}"
     return f"the ledger lacks {expected - count} micro-batches"
 
@@ -217,4 +215,10 @@ def audit(
 def _row(finding: AuditFinding) -> tuple[str, ...]:
     result = finding.why or ("equal" if finding.is_same else "DIFFERENT")
     state = finding.checkpoint.state
-    return str(finding.checkpoint.path), f"{state.next_slot:,}", f"{finding.expected.samples:,}", finding.source, result
+    return (
+        str(finding.checkpoint.path),
+        f"{state.num_handed_out:,}",
+        f"{finding.expected.samples:,}",
+        finding.source,
+        result,
+    )

@@ -36,7 +36,7 @@ NAME = "ledger"
 VERSION = 1
 
 MicroBatch: TypeAlias = tuple[int, bytes]
-"""(number in the job, or its slot if steps are skipped; references of its samples)."""
+"""(index in the job; references of its samples)."""
 
 Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
 """A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""

@@ -411,11 +411,11 @@ class LedgerFile:
                 raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
             self._tell(error)
 
-    def go_to(self, next_slot: int) -> None:
-        """Note that the job continues with micro-batch `next_slot`: older records of that and later ones are superseded
-        by the next write."""
+    def go_to(self, micro_batch_index: int) -> None:
+        """Note that the job continues with micro-batch `micro_batch_index`: older records of that and later ones are
+        superseded by the next write."""
         self._write_last()
-        self._from, self._last, self._needs_begin = next_slot, -1, True
+        self._from, self._last, self._needs_begin = micro_batch_index, -1, True
 
     def write(self, state: LoaderState) -> None:
         """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""

@@ -63,7 +63,7 @@ class IdleDataloader(Iterator[Any]):
 
     def restore_state(self, state: LoaderState | dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
-        self.first_micro_batch = distribute_state(state, self._worker_config).next_slot
+        self.first_micro_batch = distribute_state(state, self._worker_config).num_handed_out
 
     def close(self) -> None:
         """Does nothing."""

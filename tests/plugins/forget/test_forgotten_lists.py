@@ -11,22 +11,22 @@ from bridge_data.plugins.forget.tombstones import counts_at
 FINGERPRINT = {"sources": [["s", "a/train"]], "weights": None, "order": "shuffled"}
 
 
-def state(next_slot: int, **extras: object) -> LoaderState:
-    lane = {"draws": next_slot, "cursors": {}, "micro_batches": next_slot}
-    return LoaderState(FINGERPRINT, [(1, [[1, 1, 0, 0]])], next_slot, {0: lane}, extras=extras)
+def state(micro_batch_index: int, **extras: object) -> LoaderState:
+    lane = {"draws": micro_batch_index, "cursors": {}, "micro_batches": micro_batch_index}
+    return LoaderState(FINGERPRINT, [(1, [[1, 1, 0, 0]])], micro_batch_index, {0: lane}, extras=extras)
 
 
 def used(saved: LoaderState, lists: Any) -> LoaderState:
     """`saved` of a run that uses `lists` from here on."""
-    return dataclasses.replace(saved, extras=with_lists(saved.extras, saved.next_slot, lists))
+    return dataclasses.replace(saved, extras=with_lists(saved.extras, saved.micro_batch_index, lists))
 
 
 def check(saved: LoaderState, known: Any) -> None:
-    check_lists(saved.extras, saved.next_slot, known, dict(saved.fingerprint["sources"]))
+    check_lists(saved.extras, saved.micro_batch_index, known, dict(saved.fingerprint["sources"]))
 
 
-def at_slot(next_slot: int, before: LoaderState) -> LoaderState:
-    return state(next_slot, **before.extras)
+def at_slot(micro_batch_index: int, before: LoaderState) -> LoaderState:
+    return state(micro_batch_index, **before.extras)
 
 
 def test_a_list_is_noted_once_with_the_slot_from_which_on_it_is_used() -> None:

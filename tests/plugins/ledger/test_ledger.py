@@ -87,7 +87,7 @@ def test_a_state_counts_what_waits_when_it_becomes_plain_data() -> None:
 def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
     old = state([3, 2, 2], {})
     assert old.sums().since == 7
-    later = dataclasses.replace(old, next_slot=8, lanes=old.lanes | {1: old.lanes[1] | {"micro_batches": 3}})
+    later = dataclasses.replace(old, micro_batch_index=8, lanes=old.lanes | {1: old.lanes[1] | {"micro_batches": 3}})
     later = dataclasses.replace(later, uncounted=chain({7: packed([(0, 0, 1, 0)])}))
     found = LoaderState.from_dict(later.to_dict()).sums()
     assert (found.since, found.samples) == (7, 1)

@@ -61,7 +61,7 @@ def check(folder: Path, state: dict[str, Any]) -> None:
     for (_, number), one in RunLedger(folder).sums():
         found = found.plus(one)
         numbers.append(number)
-    assert sorted(numbers) == list(range(state["next_slot"]))
+    assert sorted(numbers) == list(range(state["micro_batch_index"]))
     assert found == sums_of(state)
 
 
