@@ -23,6 +23,7 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.extensions import extension
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
@@ -30,6 +31,7 @@ from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
@@ -37,9 +39,6 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, par
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
-from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.planned import (
     TOKENS,
@@ -129,9 +128,8 @@ class LaneDataset:
         """Of how many samples the costs are measured again when lanes begin."""
         self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.tombstones for source in plan.sources)
-        self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
-        """Samples that lanes drop, by the current lists."""
+        self.extras: tuple[StateExtra, ...] = self._extras_of(plan)
+        """What features do in the lanes, and keep in the states: those that the data bring with them."""
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -228,9 +226,21 @@ class LaneDataset:
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
-        if repetition:
-            first = first.with_sums_of(last)
-        return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        if not repetition or not self.extras:
+            return first
+        if first.num_lanes != last.num_lanes:
+            return self._from_here(dataclasses.replace(first, extras=dealt(last, self.extras)))
+        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
+        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
+
+    def _extras_of(self, plan: Plan) -> tuple[StateExtra, ...]:
+        """The extras that the data of a plan bring with them."""
+        names = dict.fromkeys(name for source in plan.sources for name in source.extras)
+        made = (extension("extras", name, needed_by=f"a data set with {name}") for name in names)
+        return tuple(one.of_data(plan.sources, self.order.source_names) for one in made)
 
     def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
@@ -401,9 +411,12 @@ class LaneDataset:
         state.check_complete()
         if state.skips is not None:
             state = self._after_skips(state)
+        extras = dealt(state, self.extras)
         if self.batching.planned:
-            return redealt(state, num_lanes, lanes, self.packs)
-        return self.order.redealt(state, num_lanes, lanes)
+            made = redealt(state, num_lanes, lanes, self.packs)
+        else:
+            made = self.order.redealt(state, num_lanes, lanes)
+        return dataclasses.replace(made, extras=extras)
 
     def _after_skips(self, state: LoaderState) -> LoaderState:
         """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
@@ -436,32 +449,28 @@ class LaneDataset:
         )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
+        """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
 
         Raises:
             ConfigError: for steps to skip, if the data end.
-            StateError: if the state has a newer list of forgotten samples, or a different one.
+            StateError: if an extra cannot go on from the state.
         """
         if self.skips is not None:
             state = state.skipping(self.skips)
-        if self.forgotten is None and forgotten_lists.NAME not in state.extras:
-            return state
-        known = known_digests(self.plan.sources, self.source_names)
-        check_lists(state.extras, state.micro_batch_index, known, dict(state.fingerprint["sources"]))
-        lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
-        return dataclasses.replace(state, extras=with_lists(state.extras, state.micro_batch_index, lists))
+        return begun(state, self.extras)
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
+        extras = LaneExtras(self.extras, lane, state) if self.extras else None
         if self.batching.planned:
             planned = self.packs_of(lane, state)
         if self.costs is not None:
             watch = CostCheck(self, self.costs, -(-self.num_checked // state.num_lanes), watch)
         if self._is_remote:
             memo = self.memo if self._observer is None else None  # who observes sees all work
-            unread = [one for one in (self.forgotten, memo) if one is not None]
+            unread = [one for one in (extras, memo) if one is not None]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
         work = work or self.work()
         opened = Lane(
@@ -474,6 +483,7 @@ class LaneDataset:
             watch=watch,
             ahead=ahead,
             planned=planned,
+            extras=extras,
         )
         if self.memo is not None:
             work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
@@ -535,7 +545,8 @@ class LaneDataset:
             SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
-        return Restorer(self.work(handler), self.order.sizes).restore(key)
+        extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
+        return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -552,9 +563,7 @@ class LaneDataset:
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         packs = {"packing": self.batching.packing_buffer_size is not None, "planned": self.batching.planned}
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
-        work.forgotten = self.forgotten
-        return work
+        return Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
 
     def trial_work(self) -> Work:
         """Work for lanes of other processes: it reads samples one by one, and raises failures."""

@@ -10,7 +10,7 @@ import copy
 import functools
 import itertools
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.data import RawSample
@@ -92,7 +92,6 @@ class Work:
         self.hooks = hooks
         self._slowest_ns = self._loading_ns = self.num_loaded = 0
         self._slowest: SampleRef | None = None  # if it was found since it was last taken
-        self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self.ask_peers: Callable[[SampleRef], Outcome | None] | None = None
         """Called for each whole sample before it is made here: a peer may have made it."""
         self.memo: Outcomes | None = None

@@ -3,6 +3,7 @@
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import LoaderKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.wrappers import samples_of
@@ -68,6 +69,7 @@ def open_loader(
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
+    dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
         dataset = dataset.memoized(config.memo)
     if gathers_states:
@@ -75,6 +77,15 @@ def open_loader(
 
         return GatheringLoader(dataset, config)
     return SavableDataLoader(dataset, config)
+
+
+def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
+    """`dataset` with the extras that the options ask for."""
+    if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
+        return dataset
+    ledger = extension("extras", "ledger", needed_by="ledger_path=...")
+    made = ledger.of_data(dataset.plan.sources, dataset.source_names)
+    return dataset.changed(extras=(*dataset.extras, made))
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

@@ -16,15 +16,9 @@ from collections.abc import Iterable
 
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
-
-_MAX_UNCOUNTED_BYTES = 1 << 19
-"""Maximum bytes of references that wait for the ledger: of 16,384 samples."""
-_LEAST_BYTES = 1 << 9
-"""Minimum that a micro-batch counts for, so that not too many wait."""
 
 
 class Turns:
@@ -70,18 +64,9 @@ class Turns:
 class Position:
     """The cursor of one rank. `state` is what to save at any time."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        state: LoaderState,
-        virtual_epoch_length: int = 0,
-        ledger_file: LedgerFile | None = None,
-    ) -> None:
+    def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
-        self._uncounted_bytes, self._ledger_file = 0, ledger_file
-        if ledger_file is not None:
-            ledger_file.go_to(state.micro_batch_index)
         self._turns, self._has_begun = Turns(state, state.lanes), False
         self.state = state
 
@@ -97,6 +82,11 @@ class Position:
         if self.state.next_of(self._turns.lane) > self._turns.index:
             self._turns.advance()  # `advance` was interrupted after it had noted the state
         return self._turns.lane
+
+    @property
+    def index(self) -> int:
+        """The micro-batch of the lane whose turn it is."""
+        return self._turns.index
 
     @property
     def is_skipped(self) -> bool:
@@ -135,16 +125,11 @@ class Position:
         """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
         it."""
         lane = self._turns.lane
-        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: self._with_extras(lane, state)})
+        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
         self._turns.advance()
 
-    def _with_extras(self, lane: int, state: LaneState) -> LaneState:
-        before = self.state.lanes[lane]
-        return {**state, "extras": before["extras"]} if "extras" in before else state
-
-    def advance(self, state: LaneState, references: bytes) -> None:
-        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
-        `references` those of its samples."""
+    def advance(self, state: LaneState) -> None:
+        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
         before, lane = self.state, self._turns.lane
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
@@ -152,33 +137,14 @@ class Position:
             fingerprint=before.fingerprint,
             generations=before.generations,
             micro_batch_index=self.next_index(),
-            lanes={**before.lanes, lane: self._with_extras(lane, state)},
+            lanes={**before.lanes, lane: state},
             drawn_before=before.drawn_before,
             epoch_batches=self._next_epoch_batches(),
             extras=before.extras,
             repetition=before.repetition,
             skips=before.skips,
-            uncounted=((self._turns.index, references), before.uncounted),
         )
         self._turns.advance()
-        num_bytes = len(references)
-        self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
-        if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
-            self.settle()
-
-    def settle(self) -> LoaderState:
-        """The state with everything in the ledgers: sums of many micro-batches together cost little."""
-        if self._ledger_file is not None:
-            self._ledger_file.write(self.state)
-        self.state, self._uncounted_bytes = self.state.settled(), 0
-        return self.state
-
-    def close(self) -> None:
-        """End the ledger file."""
-        if self._ledger_file is not None:
-            self.settle()
-            self._ledger_file.close()
-            self._ledger_file = None
 
     def next_index(self) -> int:
         """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch

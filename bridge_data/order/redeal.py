@@ -317,7 +317,6 @@ class _OldLanes:
             micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
-            extras=self._state.sums().in_extras(self._state.extras),
         )
 
 

@@ -19,14 +19,8 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
 from bridge_data.order.step_skips import SkippedRange, StepSkips
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums, Uncounted
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
@@ -36,8 +30,7 @@ VERSION = 4
 """The version of the state format; it also changes with the order."""
 
 LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `costs`, `inbox`, `planned`, `pending` and
-`extras`;
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
 `{}` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
@@ -72,13 +65,11 @@ class LoaderState:
     ended: bool = False
     """Whether the pass over finite data is complete; a restore then starts the next pass."""
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """See `EXTRAS`."""
+    """What features keep: see `order.extras`."""
     repetition: int = 0
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
     skips: StepSkips | None = None
     """The micro-batches that no rank gets, also those that are over; None if there are none."""
-    uncounted: Uncounted | None = dataclasses.field(default=None, repr=False, compare=False)
-    """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
 
     @property
     def num_lanes(self) -> int:
@@ -130,56 +121,8 @@ class LoaderState:
         run = self.fingerprint
         return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
 
-    def settled(self) -> "LoaderState":
-        """This state with everything in the lanes' ledgers."""
-        if self.uncounted is None:
-            return self
-        lanes, names = dict(self.lanes), [name for name, _ in self.fingerprint["sources"]]
-        for lane, count, own in ledger.sums_by_lane(self.uncounted, self._lanes_of, names, self.repetition):
-            extras = lanes[lane].get("extras", {})
-            before = LedgerSums.of_extras(extras) or LedgerSums(since=self._num_got_of(lane) - count)
-            lanes[lane] = {**lanes[lane], "extras": before.plus(own).in_extras(extras)}
-        return dataclasses.replace(self, lanes=lanes, uncounted=None)
-
-    def _num_got_of(self, lane: int) -> int:
-        """How many micro-batches of a lane were handed out."""
-        if self.skips is None:
-            return self.num_made(lane)
-        return sum(index not in self.skips for index in range(lane, self.next_of(lane), self.num_lanes))
-
-    def _lanes_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lanes that made some micro-batches."""
-        return indices % self.num_lanes
-
-    def sums(self) -> LedgerSums:
-        """The ledger: the sums over all that the lanes handed out, and all before the last re-deal."""
-        state = self.settled()
-        before = LedgerSums.of_extras(state.extras)
-        found, since = before or LedgerSums(), 0
-        for lane, lane_state in state.lanes.items():
-            own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=state._num_got_of(lane))
-            found = found.plus(own)
-            if own.since:
-                since = max(since, (own.since - 1) * state.num_lanes + lane + 1)
-        return found if before else dataclasses.replace(found, since=since)
-
-    def with_sums_of(self, last: "LoaderState") -> "LoaderState":
-        """This state, the beginning of finite data, with the ledger of `last`, which it continues."""
-        if self.num_lanes != last.num_lanes:
-            return dataclasses.replace(self, extras={**last.sums().in_extras(last.extras), **self.extras})
-        last, lanes = last.settled(), dict(self.lanes)
-        for lane in lanes:
-            if extras := last.lanes[lane].get("extras"):
-                lanes[lane] = {"draws": 0, "cursors": {}, "micro_batches": 0, "extras": extras}
-        return dataclasses.replace(self, lanes=lanes, extras={**last.extras, **self.extras})
-
-    def ledger_line(self) -> str:
-        """The ledger of a whole state as one line: equal lines, equal data."""
-        return f"data ledger at micro-batch {self.micro_batch_index}: {self.sums()}"
-
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
-        lanes = self.settled().lanes
         data = {
             "format": FORMAT,
             "version": VERSION,
@@ -191,7 +134,7 @@ class LoaderState:
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
             **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
-            "lanes": {str(lane): state for lane, state in lanes.items()},
+            "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
         return with_checksums(data)
@@ -201,8 +144,7 @@ class LoaderState:
         """The inverse of `to_dict`, if this is what was saved.
 
         Raises:
-            StateError: for another format or version, an unknown extra, or a lane that is not as it was saved, which is
-                named.
+            StateError: for another format or version, or a lane that is not as it was saved, which is named.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
@@ -218,9 +160,6 @@ class LoaderState:
                 "state of its data), or resume with the release that wrote it."
             )
         _check_checksums(data)
-        _check_extras("extras", data)
-        for lane, of_lane in data["lanes"].items():
-            _check_extras(f"lanes.{lane}.extras", of_lane)
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
         state = cls(
             fingerprint=data["fingerprint"],
@@ -369,12 +308,6 @@ _UNEVEN_REPETITIONS = (
 )
 
 
-_OTHER_LISTS = (
-    ". If they differ in `forgotten`: a list of forgotten samples was written while the ranks started, and only some "
-    "of them saw it; restart all of them from the last checkpoint"
-)
-
-
 def parse_state(data: LoaderState | dict[str, Any]) -> LoaderState:
     """`data` as a state, checked in full if it is plain data.
 
@@ -413,7 +346,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(
                     f"{of} has {name} {getattr(part, name)}, {names[0]} has {getattr(merged, name)}: {_OTHER_STEPS}"
-                    + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
+                    + (_UNEVEN_REPETITIONS if name == "repetition" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:
@@ -437,22 +370,6 @@ def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
         if abs(here - there) > 1:
             raise StateError(f"{of} has handed out {here} micro-batches, {first_of} {there}: {_OTHER_STEPS}")
 
-
-class LedgerLog:
-    """Logs the line of a saved state, once."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, state: LoaderState) -> None:
-        """Log the line of a whole state, unless it equals the previous one."""
-        if logger.isEnabledFor(logging.INFO) and (line := state.ledger_line()) != self._last:
-            logger.info("%s", line)
-            self._last = line
-
-
-ledger_log = LedgerLog()
-"""The one of this process."""
 
 _RUN = "run"
 _NOT_SHOWN = ("format", "version", "lanes", "checksums")
@@ -504,27 +421,6 @@ def _changed(what: str, fields: Any, saved: Any, found: int) -> StateError:
         f"not as saved with this run, at this step: the checksum of {shown or 'no position'} is {found}, and the "
         f"saved one is {reprlib.repr(saved)}",
     )
-
-
-EXTRAS: Mapping[str, int] = {
-    ledger.NAME: ledger.VERSION,
-    forgotten_lists.NAME: forgotten_lists.VERSION,
-}
-"""The extras that this release can read, and the version of each.
-
-An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
-A release that does not know the name or the version refuses the state instead of losing the data.
-"""
-
-
-def _check_extras(path: str, state: dict[str, Any]) -> None:
-    for name, extra in state.get("extras", {}).items():
-        if EXTRAS.get(name) != extra["version"]:
-            known = ", ".join(f"{one} {number}" for one, number in EXTRAS.items())
-            raise StateError(
-                f"{path}.{name}: version {extra['version']!r}, which this release does not know (it knows {known}); "
-                "resume with the release that wrote it, or a later one"
-            )
 
 
 def _damaged(what: str, fault: str) -> StateError:

@@ -125,6 +125,11 @@ class Source:
         has a list."""
         return self.records.tombstones
 
+    @property
+    def extras(self) -> Sequence[str]:
+        """The names of the extras (`order.extras`) that its data bring with them."""
+        return ("forgotten",) if self.tombstones else ()
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """24 hex digits that identify the samples and their order: 16 of the names, sizes and sample counts of the

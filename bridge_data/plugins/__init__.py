@@ -14,6 +14,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "extras": {
+        "forgotten": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+        "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+    },
+    "recorders": {
+        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
+    },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },

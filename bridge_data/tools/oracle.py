@@ -28,6 +28,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.forget.forgotten import forgotten_in
 from bridge_data.plugins.planned.planned import deal_of
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
@@ -531,7 +532,7 @@ def open_run(
     if replay and settings.task_encoder is None:
         raise ConfigError("replay: the task encoder of the run is run again; name it (--task-encoder)")
     dataset = settings.order_dataset()
-    if dataset.forgotten is not None and not states and lists is None:
+    if forgotten_in(dataset) is not None and not states and lists is None:
         raise ConfigError(
             f"{settings.path}: has a list of forgotten samples, and without a state it is not known whether the run "
             'had it: give a state of the run, or say that it has the list as it is now (lists="now"; --lists now)'

@@ -28,12 +28,11 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Unit
 from bridge_data.lanes.work import Key, Work
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.forget.forgotten import ForgottenSamples
+from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in, history_of, with_forgotten
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.plugins.ledger.ledger import LedgerSums, tallies
+from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
 from bridge_data.plugins.planned.planned import LanePacks
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
@@ -53,12 +52,13 @@ class LanesFrom:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes, *, is_replayed: bool) -> None:
         self.is_replayed, self.num_replayed = is_replayed, 0
-        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._lists: Changes = [(0, forgotten_in(dataset)), *changes]
         self._forgets, self._kept = any(forgotten for _, forgotten in self._lists), dict[int, KeptDraws]()
         self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
         self._size = dataset.batching.batch_size or 1
         self._numbers = None if is_replayed else numbers_of(dataset.order, state)
         self._lanes: dict[int, _Replayed] = {}
+        self._datasets: dict[int, LaneDataset] = {}
 
     def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
         """The packs or samples of the micro-batches of a lane at these places; none after the end of finite data."""
@@ -106,6 +106,14 @@ class LanesFrom:
         done = self._state.num_made(lane)
         return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
 
+    def _dataset_with(self, forgotten: ForgottenSamples | None) -> LaneDataset:
+        """The data set with these forgotten samples, the same for all lanes, which share its readers."""
+        if forgotten is forgotten_in(self._dataset):
+            return self._dataset
+        if id(forgotten) not in self._datasets:
+            self._datasets[id(forgotten)] = with_forgotten(self._dataset, forgotten)
+        return self._datasets[id(forgotten)]
+
     def _micro_batch(self, lane: int, number: int, stop: int) -> int:
         """The micro-batch of a draw; some number >= `stop` if that is not below `stop`."""
         if self._forgets:
@@ -120,10 +128,10 @@ class LanesFrom:
                 self.num_replayed += 1
 
             def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
-                work = _NotedWork(self._dataset.work())
-                work.work.forgotten = forgotten
+                dataset = self._dataset_with(forgotten)
+                work = _NotedWork(dataset.work())
                 state = dataclasses.replace(self._state, lanes={lane: lane_state})
-                return self._dataset.lane(lane, state, count, work.work), work
+                return dataset.lane(lane, state, count, work.work), work
 
             self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
         return self._lanes[lane]
@@ -237,7 +245,7 @@ class PlannedLanes:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes) -> None:
         self._dataset, self._state = dataset, state
-        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._lists: Changes = [(0, forgotten_in(dataset)), *changes]
         self._lanes: dict[int, tuple[LanePacks, list[list[UnitRefs]]]] = {}
 
     def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
@@ -336,7 +344,7 @@ class RunSection:
 
     def sums(self, later: LoaderState) -> LedgerSums:
         """The sums of the ledger over the samples that the run handed out before `later`, a state in this section."""
-        found = self._state.sums()
+        found = sums_of(self._state) or LedgerSums()
         for lane in later.lanes:
             places = range(self._state.num_made(lane), later.num_made(lane))
             while places:
@@ -344,9 +352,9 @@ class RunSection:
                 batches = []
                 for place, units in zip(some, self._lanes.units(lane, some), strict=True):
                     number = place * self.num_lanes + lane
-                    refs = [(*ref[:3], max(0, ref.part)) for unit in units for ref in unit]
+                    refs = [ref._replace(part=max(0, ref.part)) for unit in units for ref in unit]
                     if number not in self._skips:
-                        batches.append((number, packed_references([*itertools.chain.from_iterable(refs)])))
+                        batches.append((number, packed_references(refs)))
                 for one in tallies(batches, self.fingerprints):
                     found = found.plus(one)
         return found
@@ -431,8 +439,17 @@ def _section(
     if found.unknown or _was_dealt_between(state, later) or not _is_run_to(dataset, state, later):
         return found
     # After few draws, either weights reach the same samples in another order: the sums in the states say which it was.
+    if (then := sums_of(later)) is None:
+        found.unknown = _UNKNOWN_WEIGHTS
+        return found
     sums = found.sums(later)
-    return found if sums == dataclasses.replace(later.sums(), since=sums.since) else make(later)
+    return found if sums == dataclasses.replace(then, since=sums.since) else make(later)
+
+
+_UNKNOWN_WEIGHTS = (
+    "weights changed here, and it is not known whether the run had those of the state before or after: give states of "
+    "between; a run with a ledger (ledger_path) says so"
+)
 
 
 def _section_as(
@@ -584,8 +601,8 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
     """Why samples after the last state cannot be told: the lists of forgotten samples have changed since; "" if not."""
-    then = lists_at(state.extras, state.micro_batch_index)
-    now: ListVersions = {} if dataset.forgotten is None else dataset.forgotten.lists
+    then = lists_at(history_of(state), state.micro_batch_index)
+    now: ListVersions = {} if (forgotten := forgotten_in(dataset)) is None else forgotten.lists
     if then == now:
         return ""
     return (
@@ -645,14 +662,15 @@ def _with_lists(
         StateError: if the data sets do not have these lists.
         ConfigError: if they changed while steps are skipped.
     """
-    extras = state.extras if later is None else later.extras
-    if (later is None and lists != "then") or not (run.forgotten or extras):
+    history = history_of(state if later is None else later)
+    if (later is None and lists != "then") or not (forgotten_in(run) or history):
         return run, ()
     sources, names = run.plan.sources, run.source_names
-    changed = run.changed(forgotten=ForgottenSamples.under(sources, names, lists_at(extras, state.micro_batch_index)))
+    then = ForgottenSamples.under(sources, names, lists_at(history, state.micro_batch_index))
+    changed = with_forgotten(run, then)
     if later is None:
         return changed, ()
-    found = changes_between(later.extras, state.micro_batch_index, later.micro_batch_index)
+    found = changes_between(history, state.micro_batch_index, later.micro_batch_index)
     if found and later.skips is not None:
         raise ConfigError(
             f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips steps: "
@@ -683,9 +701,10 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
     costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
     order = dataset.order_of(plan, batching, costs)
-    forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     of_sources = None if dataset.costs is None else [dataset.costs[one] for one in numbers]
-    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten, costs=of_sources)
+    changed = dataset.changed(plan=plan, batching=batching, order=order, costs=of_sources)
+    if forgotten_in(dataset) is not None:
+        changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_names))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 
@@ -727,7 +746,7 @@ def _is_just_dealt(state: LoaderState) -> bool:
 def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, changes: Changes) -> bool | None:
     """Whether hooks skipped samples between `state` and `later`, or made several of one; None if the states do not show
     it."""
-    batch_size, forgets = run.batching.batch_size or 1, bool(run.forgotten or changes)
+    batch_size, forgets = run.batching.batch_size or 1, bool(forgotten_in(run) or changes)
     if not _was_dealt_between(state, later):
         lanes = LanesFrom(run, state, changes, is_replayed=False) if forgets else None
 

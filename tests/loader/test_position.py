@@ -20,7 +20,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
         lane = position.turn()
         if slot == agreed and lane is not None:
             served.append((lane, done(position, lane)))
-            position.advance(state_after(done(position, lane) + 1), b"")
+            position.advance(state_after(done(position, lane) + 1))
         else:
             position.pass_over(agreed)
     return sorted(served, key=lambda batch: batch[1] * len(lengths) + batch[0])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger import ledger_line
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder
 
@@ -47,7 +48,7 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> t
             max_samples_per_sequence=10,
             task_encoder=Encoder(skip_every=7),
         )
-        with get_savable_loader(dataset) as loader:
+        with get_savable_loader(dataset, ledger_path=tempfile.mkdtemp(dir=path.parent)) as loader:
             if num_workers:
                 assert loader.wait_for_workers(60)
             count = GLOBAL_BATCHES * MICRO_BATCHES // world_size
@@ -55,7 +56,7 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> t
             states.append(loader.save_state_rank())
     order = [streams[slot % world_size][slot // world_size] for slot in range(GLOBAL_BATCHES * MICRO_BATCHES)]
     steps = [order[start : start + MICRO_BATCHES] for start in range(0, len(order), MICRO_BATCHES)]
-    return steps, LoaderState.from_dict(merge_states(states)).ledger_line()
+    return steps, ledger_line(LoaderState.from_dict(merge_states(states)))
 
 
 def main(max_examples: int) -> None:

@@ -655,5 +655,4 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
         generations=[(num_lanes, state.generations[-1][1])],
         micro_batch_index=number,
         lanes=dealt,
-        extras=state.sums().in_extras(state.extras),
     )

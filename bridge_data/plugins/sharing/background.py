@@ -227,7 +227,7 @@ class BackgroundLoader:
         self.close()
 
     def _go_to(self, state: LoaderState) -> None:
-        self._state = state.settled()
+        self._state = state
         if self.even_ends is not None:
             self.even_ends.begin(state)
 

@@ -26,7 +26,8 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
-from bridge_data.plugins.forget.forgotten_lists import history_of
+from bridge_data.plugins.forget.forgotten import history_of
+from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.storage import Location, on_disk, write
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -66,6 +67,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
     found = _read(paths)
     state, sources, lanes, forgotten = found.state, sources_of(found.state), lanes_of(found.state), _forgotten(found)
+    sums = sums_of(state)
     shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
     other_weights_from = [sample for sample, _ in state.fingerprint.get("schedule", ())]
     if as_json:
@@ -85,7 +87,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
                 "order": state.fingerprint["order"],
                 "settings": shown,
                 "other_weights_from_samples": other_weights_from,
-                "ledger": state.sums().to_dict(),
+                "ledger": None if sums is None else sums.to_dict(),
                 "sources": [dataclasses.asdict(source) for source in sources],
                 "lanes": [dataclasses.asdict(lane) for lane in lanes],
             }
@@ -104,7 +106,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
-        ("ledger", str(state.sums())),
+        ("ledger", "none: the run had no ledger_path" if sums is None else str(sums)),
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
@@ -289,7 +291,7 @@ def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
                 for name, own in lists.items()
             ],
         }
-        for slot, lists in history_of(found.state.extras)
+        for slot, lists in history_of(found.state)
     ]
 
 

@@ -149,7 +149,7 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
     texts = [int(text) for batch in loader for text in batch.text]
     assert sorted(texts) == sorted(set(range(60)) - {3, 30, 59}) == sorted(read)
     assert loader.skipped == {"forgotten": 3}
-    with pytest.raises(SampleError, match="is forgotten"):
+    with pytest.raises(SampleError, match=r"left out by this run \(forgotten"):
         dataset.restore_sample((dataset.source_names[0], 0, 30, 0))
 
 
