@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data.data.records import stored_records
+from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Outcome, Watch, Work
@@ -127,7 +128,7 @@ def keys_of(work: Work, sources: Sequence[Source], version: str, *, bare_keys: b
 def _of_data(source: Source) -> list[Any]:
     """What tells the data of a source, and what cookers read besides."""
     aux = [[name, one.path, one.kind, sorted(one.forgotten)] for name, one in sorted(source.aux.items())]
-    forgotten = [None if one is None else one.digests for one in source.tombstones]
+    forgotten = digest_of_keys(source.withheld.keys)
     paths = [[one.path, str(one.records.root), one.contents] for one in (source, *source.members)]
     return [source.fingerprint, source.split_part, paths, aux, forgotten]
 
