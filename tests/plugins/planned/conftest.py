@@ -1,0 +1,3 @@
+"""Fixtures of the tests of commands."""
+
+from tests.tools.cli.conftest import run as run
