@@ -1,3 +1,3 @@
-"""Fixtures of the tests of the DataModule."""
+"""The data of the tests of the DataModule."""
 
 from tests.datamodule.conftest import path as path

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the DataModule."""
+"""The data of the tests of the DataModule."""
 
 from tests.datamodule.conftest import expected as expected
 from tests.datamodule.conftest import path as path

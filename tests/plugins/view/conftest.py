@@ -1,8 +1,43 @@
-"""Fixtures of the tests of pages and of commands."""
+"""A page over the data of `shown_data`."""
 
-from tests.tools.cli.conftest import raw as raw
-from tests.tools.cli.conftest import run as run
-from tests.tools.cli.conftest import tars as tars
-from tests.tools.view.conftest import blend_yaml as blend_yaml
-from tests.tools.view.conftest import page as page
-from tests.tools.view.conftest import photos_page as photos_page
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from bridge_data.plugins.view.catalog import DataCatalog
+from bridge_data.plugins.view.pages import Site, application
+from bridge_data.tools.runs import default_run
+from tests.plugins.view.shown_data import write_site
+
+ADDRESS = "http://127.0.0.1:8750"
+
+
+def client(site: Site, **settings: object) -> TestClient:
+    """A browser without a browser."""
+    return TestClient(application(site, **settings), base_url=ADDRESS, follow_redirects=False)
+
+
+@pytest.fixture(scope="session")
+def blend_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A metadataset of photos and clips."""
+    return write_site(tmp_path_factory.mktemp("shown"))
+
+
+@pytest.fixture(scope="session")
+def page(blend_yaml: Path) -> TestClient:
+    """The pages of the metadataset."""
+    return client(Site(DataCatalog(blend_yaml, {}), None))
+
+
+@pytest.fixture(scope="session")
+def photos_page(blend_yaml: Path) -> TestClient:
+    """The pages of the photos alone, with batches of the default encoder."""
+    photos = blend_yaml.parent / "photos"
+    return client(Site(DataCatalog(photos, {}), lambda _: default_run(str(photos), "train", 4, {})))
+
+
+def keys(html: str) -> list[str]:
+    """The keys of the samples of a page."""
+    return re.findall(r'<a class="key" href="[^"]+">([^<]+)</a>', html)
