@@ -1,14 +1,13 @@
 """Running lanes: in the trainer's process without workers, and in each worker.
 
-Enters: a dataset, and a state. Leaves: the items of a lane in their order: batches, each with the lane's state after
-it, and the end of the lane.
+Reads a data set and a state. Returns the items of a lane in their order: batches, each with the lane's state after it,
+and the end of the lane. Raises what the lane raises.
 """
 
 import dataclasses
 import functools
 from typing import Any
 
-from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
@@ -16,14 +15,6 @@ from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Watch
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena
-
-
-class OutOfStep(Exception):
-    """Items were lost (the trainer was interrupted while receiving one): restart from the position."""
-
-
-class ServerLost(WorkerError):
-    """The server that workers are started from died, and the workers with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class Ended:
 
 class LaneRunner:
     """Runs lanes of one dataset in this process; opens each at its position in `state` on first use. What fails is not
-    used again: see `LaneSource`.
+    used again: see `LanePool`.
 
     Batches are built in `arena`.
     """
