@@ -1,0 +1,74 @@
+"""The core stands alone: without the folder of plug-ins, a usual job and the contracts of the core hold."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bridge_data
+
+CONTRACTS = (
+    *("tests/properties/test_ends.py", "tests/properties/test_resume.py", "tests/properties/test_topologies.py"),
+    *("tests/order", "tests/test_golden_order.py", "tests/lanes/test_lane.py", "tests/lanes/test_packs.py"),
+    *("tests/loader/test_loader.py", "tests/loader/checkpoint"),
+)
+"""Tests of what the core promises, none of which may need a plug-in."""
+
+QUICK = ("tests/test_golden_order.py", "tests/properties/test_ends.py")
+"""Those that `make test` runs here; all of them run with all plug-ins there, too."""
+
+SITE = """
+import sys
+
+sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
+"""
+"""Run by each Python that begins: an editable installation would find the plug-ins of the clone."""
+
+PACKAGE = Path(bridge_data.__file__).parent
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, but for its plug-ins, and the tests."""
+    folder = tmp_path_factory.mktemp("core")
+    caches = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=caches)
+    shutil.rmtree(folder / PACKAGE.name / "plugins")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=caches)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "sitecustomize.py").write_text(SITE)
+    with pytest.raises(AssertionError, match=r"No module named 'bridge_data\.plugins'"):
+        run(folder, "-c", "import bridge_data.plugins")
+    return folder
+
+
+def run(core: Path, *arguments: str) -> str:
+    """What `python arguments` prints, run on that package; it must succeed."""
+    command = [sys.executable, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(core)}
+    done = subprocess.run(
+        command, cwd=core, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout[-8_000:]
+    return done.stdout
+
+
+IMPORTS_PLUGINS = pytest.mark.xfail(strict=True, reason="edges of test_layers.TO_CUT: the core imports plug-ins")
+
+
+@IMPORTS_PLUGINS
+@pytest.mark.processes
+def test_a_usual_job_needs_no_plugin(core: Path) -> None:
+    assert "right" in run(core, "-m", "tests.usual_job")
+
+
+@IMPORTS_PLUGINS
+@pytest.mark.processes
+@pytest.mark.parametrize("files", [QUICK, pytest.param(CONTRACTS, marks=pytest.mark.slow)], ids=["quick", "all"])
+def test_the_contracts_of_the_core_need_no_plugin(core: Path, files: tuple[str, ...]) -> None:
+    left_out = "not slow and not peer and not gpu and not machine and not browser and not data"
+    run(core, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", left_out, *files)
