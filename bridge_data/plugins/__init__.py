@@ -15,6 +15,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "view": "bridge_data.plugins.view.view_command:view",
     },
     "features": {
+        "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
     },
     "formats": {
