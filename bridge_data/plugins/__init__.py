@@ -14,6 +14,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "features": {
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+    },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },
