@@ -1,5 +1,6 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
+from collections.abc import Callable
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
@@ -71,7 +72,8 @@ def open_loader(
         dataset = dataset.changed(cache_pool=config.cache_pool)
     dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
-        dataset = dataset.memoized(config.memo)
+        memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
+        dataset = memoized(dataset, config.memo)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 

@@ -15,14 +15,22 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "view": "bridge_data.plugins.view.view_command:view",
     },
     "extras": {
-        "forgotten": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
         "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+        "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+    },
+    "features": {
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
+    },
+    "withheld": {
+        "files": "bridge_data.plugins.forget.record_lists:forgotten_in",
+        "records": "bridge_data.plugins.forget.record_lists:lists_of",
     },
 }
 """By kind and name of an extension, its `module:object`."""

@@ -23,10 +23,11 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Key
 from bridge_data.lanes.units import Unit
-from bridge_data.lanes.work import Key, Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
@@ -129,9 +130,9 @@ class LanesFrom:
 
             def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
                 dataset = self._dataset_with(forgotten)
-                work = _NotedWork(dataset.work())
+                work = _NotedWork(dataset.work(watch=count))
                 state = dataclasses.replace(self._state, lanes={lane: lane_state})
-                return dataset.lane(lane, state, count, work.work), work
+                return dataset.lane(lane, state, work=work.work), work
 
             self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
         return self._lanes[lane]
@@ -140,7 +141,7 @@ class LanesFrom:
 class _NotedWork:
     """`work` that also records the units of its last batches."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Assembly) -> None:
         self.work = work
         self.batches: list[Any] = []
         self.units: list[Unit] = []

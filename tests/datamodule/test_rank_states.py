@@ -45,7 +45,7 @@ def test_every_number_of_ranks_goes_on_with_the_micro_batches_of_the_job(
         ("garbage", "the state that data-parallel rank 1 was given: not a loader state of bridge_data"),
         ("damaged", "the state that data-parallel rank 2 was given: lanes: None: expected a dict"),
         ("none", "no data-parallel rank was given a state"),
-        ("edited", "data-parallel rank 0 was given: lanes.8: has handed out 1 micro-batches, expected 0"),
+        ("edited", "data-parallel rank 0 was given: lanes.8: goes on with micro-batch 20, expected 8"),
         ("steps", "are of different steps: got micro-batch 28 of 12 lanes and micro-batch 12"),
         ("lacking", "data-parallel ranks [0, 1, 2, 3] of 4 lack lanes of 12"),
     ],
@@ -80,12 +80,12 @@ def test_a_list_that_one_rank_finds_in_another_version_ends_all_of_its_group_at_
 ) -> None:
     for when in ("fresh", "resumed", "validation"):
         (message,) = {rank[when] for rank in finders}
-        assert "data-parallel ranks 3 and 0 have found different lists of forgotten samples: of source" in message
-        assert "versions [[2, " in message and "[[1, " in message
+        assert "data-parallel ranks 3 and 0 have found different data of 'withheld'" in message
+        assert "[[2, " in message and "[[1, " in message
     for groups, kind in (("of two", "data-parallel"), ("beside", "model-parallel")):
         assert [rank[groups] for rank in finders[:2]] == ["", ""], "these have found the same"
         for rank in finders[2:]:
-            assert f"{kind} ranks 1 and 0 have found different lists" in rank[groups]
+            assert f"{kind} ranks 1 and 0 have found different data of" in rank[groups]
 
 
 def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_restart(

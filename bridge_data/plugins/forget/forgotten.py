@@ -16,21 +16,22 @@ from bridge_data.order.extras import LaneExtra, StateExtra, data_of
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, History, ListVersions, check_lists, with_lists
-from bridge_data.plugins.forget.tombstones import counts_at, newest_versions
+from bridge_data.plugins.forget.record_lists import RecordLists
+from bridge_data.plugins.forget.tombstones import Version, counts_at, newest_versions
 from bridge_data.task.hooks import FORGOTTEN
 
 
 class ForgottenSamples(StateExtra):
     """The forgotten samples of `sources`, whose unique names are `names`, under these versions of their lists."""
 
-    name: ClassVar[str] = "forgotten"
+    name: ClassVar[str] = "withheld"
     version: ClassVar[int] = 1
 
     def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
         self._known = known_digests(sources, names)
-        self._records = {
-            number: (source.records, [(number_of, digest) for number_of, digest in lists[name]])
+        self._lists: dict[int, tuple[Any, list[Version]]] = {
+            number: (source.withheld, [(number_of, digest) for number_of, digest in lists[name]])
             for number, (source, name) in enumerate(zip(sources, names, strict=True))
             if name in lists
         }
@@ -38,15 +39,12 @@ class ForgottenSamples(StateExtra):
     @classmethod
     def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
         """Those under the newest versions."""
-        return cls(
-            sources,
-            source_names,
-            {
-                name: [list(version) for version in newest_versions(source.tombstones)]
-                for source, name in zip(sources, source_names, strict=True)
-                if source.tombstones
-            },
-        )
+        lists = {
+            name: [list(version) for version in newest_versions(source.withheld.lists)]
+            for source, name in zip(sources, source_names, strict=True)
+            if isinstance(source.withheld, RecordLists)
+        }
+        return cls(sources, source_names, lists)
 
     @classmethod
     def unasked(cls) -> Self:
@@ -88,11 +86,11 @@ class ForgottenSamples(StateExtra):
 
     def __contains__(self, ref: Any) -> bool:
         source, _, index, _ = ref
-        return source in self._records and index in self._numbers[source]
+        return source in self._lists and index in self._numbers[source]
 
     @functools.cached_property
     def _numbers(self) -> dict[int, Container[int]]:
-        return {number: records.forgotten(versions) for number, (records, versions) in self._records.items()}
+        return {number: found.forgotten(versions) for number, (found, versions) in self._lists.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_numbers"}
@@ -101,9 +99,9 @@ class ForgottenSamples(StateExtra):
 def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[list[str]]]]:
     """The digests of all versions of the lists of each source that has some, by its name."""
     return {
-        name: [[] if own is None else own.digests for own in source.tombstones]
+        name: [[] if own is None else own.digests for own in source.withheld.lists]
         for source, name in zip(sources, names, strict=True)
-        if source.tombstones
+        if isinstance(source.withheld, RecordLists)
     }
 
 

@@ -19,7 +19,6 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.forget.forgotten import history_of
 from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import Location
@@ -152,7 +151,7 @@ def _not_computable(state: LoaderState) -> str:
         return _NO_SUMS
     if len(state.generations) > 1 or state.drawn_before or state.repetition or sums.since:
         return "the lanes were dealt again, or not counted from the beginning"
-    if history_of(state) and state.skips is not None:
+    if "withheld" in state.extras and state.skips is not None:
         return "samples were forgotten in a run that skips steps: only a ledger says which"
     return ""
 

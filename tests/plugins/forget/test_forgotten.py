@@ -158,6 +158,6 @@ def test_a_state_that_was_handed_out_may_be_changed(tmp_path):
     forget(tmp_path / "blend", {"a": [7]})
     loader = loader_of(path)
     saved = loader.save_state_rank()
-    next(iter(saved["extras"]["forgotten"]["data"][0][1].values())).clear()
-    saved["extras"]["forgotten"]["data"][0][1].clear()
-    assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["forgotten"]["data"][0][1]
+    next(iter(saved["extras"]["withheld"]["data"][0][1].values())).clear()
+    saved["extras"]["withheld"]["data"][0][1].clear()
+    assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["withheld"]["data"][0][1]

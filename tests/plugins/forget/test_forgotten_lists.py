@@ -36,11 +36,11 @@ def test_a_list_is_noted_once_with_the_slot_from_which_on_it_is_used() -> None:
     none = used(state(0), {})
     assert none.extras == {}
     first = used(at_slot(10, none), {"s": [[1, "d1"]]})
-    assert first.extras["forgotten"]["data"] == [[10, {"s": [[1, "d1"]]}]]
+    assert first.extras["withheld"]["data"] == [[10, {"s": [[1, "d1"]]}]]
     assert used(at_slot(15, first), {"s": [[1, "d1"]]}).extras == first.extras
     second = used(at_slot(20, first), {"s": [[2, "d2"]]})
     replaced = used(at_slot(20, second), {"s": [[3, "d3"]]})
-    assert [slot for slot, _ in replaced.extras["forgotten"]["data"]] == [10, 20]
+    assert [slot for slot, _ in replaced.extras["withheld"]["data"]] == [10, 20]
     assert [lists_at(history_of(replaced), slot) for slot in (9, 10, 20)] == [
         {},
         {"s": [[1, "d1"]]},
@@ -68,7 +68,7 @@ def test_ranks_with_other_lists_cannot_be_merged() -> None:
         own = used(state(0), {"s": [[1 + rank, "d"]]})
         own.generations, own.lanes = [(2, [[1, 1, 0, 0]])], {rank: {}}
         ranks.append(own.to_dict())
-    with pytest.raises(StateError, match=r"has extras .*forgotten"):
+    with pytest.raises(StateError, match=r"has extras .*withheld"):
         merge_states(ranks)
 
 

@@ -75,7 +75,7 @@ def test_info_as_json(run: Run, saved: Path) -> None:
 def test_info_shows_the_versions_of_the_lists_of_forgotten_samples(run: Run, tmp_path: Path) -> None:
     state = LoaderState.from_dict(make_state())
     changes = [[0, {"aa": [[1, "0" * 16]]}], [40, {"aa": [[2, "1" * 16]]}]]
-    state.extras = {"forgotten": {"version": 1, "data": changes}}
+    state.extras = {"withheld": {"version": 1, "data": changes}}
     torch.save(state.to_dict(), tmp_path / "merged.pt")
     told = json.loads(run("checkpoint", "info", tmp_path / "merged.pt", "--json").stdout)
     assert told["forgotten"] == [
