@@ -88,7 +88,6 @@ TO_CUT: set[tuple[str, str]] = {
     ("lanes.lane", "plugins.forget"),
     ("lanes.lane", "plugins.planned"),
     ("lanes.lane_dataset", "plugins.forget"),
-    ("lanes.lane_dataset", "plugins.memo"),
     ("lanes.lane_dataset", "plugins.planned"),
     ("lanes.skipping", "plugins.ledger"),
     ("lanes.upcoming", "plugins.planned"),
@@ -139,7 +138,6 @@ TO_CUT: set[tuple[str, str]] = {
     ("storage.locations", "plugins.stores"),
     ("storage.remote", "plugins.stores"),
     ("task.packers", "plugins.planned"),
-    ("task.task_encoder", "plugins.memo"),
 }
 """(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
 
