@@ -66,11 +66,8 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: SampleWindow | None = None
 
-    def fault(self, draws: int | None = None) -> str | None:
-        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
-        position = self._shuffle, self._number, self._offset, self._taken
-        if found := self._row.fault(self._lane, position, draws):
-            return found
+    def fault(self) -> str | None:
+        """Why the position, from a saved state, is none in these data; None if it is one."""
         self._window = self._row.window(self._lane, self._shuffle, self._number)
         size = len(self._window) if self._window else 0
         if self._offset > size:
@@ -337,7 +334,7 @@ class Cursor:
         """The stream of a source's row at its saved position."""
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
-        if fault := stream.fault(self.draws):
+        if fault := stream.fault():
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 

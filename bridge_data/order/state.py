@@ -52,7 +52,8 @@ class LoaderState:
     """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
-    """Data, weights and settings that determine which samples the positions mean."""
+    """Data, weights and settings that determine which samples the positions mean. What is a dict by the unique names of
+    sources is compared for those that both runs have."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
     micro_batch_index: int
@@ -243,35 +244,37 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
 
 
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
-    common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
+    was, now = dict(saved.get("sources") or []), dict(current.get("sources") or [])
     for name in [*saved, *(name for name in current if name not in saved)]:
-        was, now = saved.get(name), current.get(name)
-        if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
-            was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
-        if name == "contents":
-            yield from _other_contents(was, now, dict(current["sources"]))
-            continue
-        if name != "sources":
-            if was != now:
-                yield name, f"{name}: the state has {was}, this run has {now}"
-            continue
-        was_keys, now_keys = dict(was or []), dict(now or [])
-        gone = [f"{label} ({key})" for key, label in was_keys.items() if key not in now_keys]
-        new = [f"{label} ({key})" for key, label in now_keys.items() if key not in was_keys]
-        if gone or new:
-            changed = sorted(
-                {str(label) for key, label in was_keys.items() if key not in now_keys} & {*now_keys.values()}
-            )
-            hint = (
-                f"; {', '.join(changed)}: the shards, the split, `subset:` or what `where:` chooses differ"
-                if changed
-                else ""
-            )
-            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
-        elif list(was_keys) != list(now_keys):
-            yield name, "sources: the same, in another order"
-        if exchanged := _exchanged(was_keys, now_keys):
-            yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
+        before, after = saved.get(name), current.get(name)
+        if name == "sources":
+            yield from _other_sources(was, now)
+        elif name == "contents":
+            yield from _other_contents(before, after, now)
+        else:
+            if all(
+                of is None or (isinstance(of, dict) and of.keys() <= was.keys() | now.keys()) for of in (before, after)
+            ):
+                # An added or missing source is told as such.
+                before, after = (
+                    {key: of[key] for key in of or {} if key in was.keys() & now.keys()} for of in (before, after)
+                )
+            if before != after:
+                yield name, f"{name}: the state has {before}, this run has {after}"
+
+
+def _other_sources(was: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
+    """Sources by their unique names, with their labels."""
+    gone = [f"{label} ({key})" for key, label in was.items() if key not in now]
+    new = [f"{label} ({key})" for key, label in now.items() if key not in was]
+    if gone or new:
+        changed = sorted({str(label) for key, label in was.items() if key not in now} & {*now.values()})
+        hint = f"; {', '.join(changed)}: the shards, the split, or which samples are chosen differ" if changed else ""
+        yield "sources", f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
+    elif [*was] != [*now]:
+        yield "sources", "sources: the same, in another order"
+    if exchanged := _exchanged(was, now):
+        yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
 
 
 def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:

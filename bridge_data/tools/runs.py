@@ -35,7 +35,7 @@ from bridge_data.plan.formats import find_format
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.planned.costs import known_costs
 from bridge_data.plugins.where.where_clauses import WHERE_KEYS, given_where
-from bridge_data.run_options import DELETED, PART_OF, RunOptions, option_fields, unknown_option
+from bridge_data.run_options import PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
@@ -485,9 +485,9 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
         ConfigError: for a name that is neither an option nor one of `others`.
     """
     for name in given:
-        if name not in {*PART_OF, *DELETED, *others}:
+        if name not in {*PART_OF, *others}:
             raise unknown_option("a run", name, PART_OF)
-    return {name: value for name, value in given.items() if name in DELETED or PART_OF.get(name, "loader") != "loader"}
+    return {name: value for name, value in given.items() if PART_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
