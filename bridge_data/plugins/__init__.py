@@ -17,6 +17,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "features": {
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
