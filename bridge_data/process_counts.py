@@ -1,10 +1,10 @@
-"""What this process has read and decoded, counted where it happens.
+"""Counters of what this process has read and decoded.
 
-Enters: bytes, retries and images, from any thread. Leaves: the numbers; a lane takes them with each batch, so
-that they travel with it from a worker to the trainer. Guarantee: each count is taken once.
+Any thread adds bytes, retries and images where they happen. A lane takes the numbers with each batch, and sends them
+from a worker to the trainer with it; each is taken once.
 
-Count by `+=`, with a number computed before: CPython switches threads only at calls and loops, so no count is
-lost, and it takes 30 ns.
+Add with `+=` a number that was computed before: CPython switches threads only at calls and loops, so no count is lost,
+and it takes 30 ns.
 """
 
 from collections.abc import Sequence

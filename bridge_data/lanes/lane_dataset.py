@@ -124,7 +124,7 @@ class LaneDataset:
         """Of how many samples the costs are measured again when lanes begin."""
         self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.tombstones for source in plan.sources)
+        has_lists = any(source.withheld for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """Samples that lanes drop, by the current lists."""
         self.work()  # raises for contradictory hooks here rather than in a worker

@@ -22,5 +22,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },
+    "withheld": {
+        "files": "bridge_data.plugins.forget.record_lists:forgotten_in",
+        "records": "bridge_data.plugins.forget.record_lists:lists_of",
+    },
 }
 """By kind and name of an extension, its `module:object`."""

@@ -1,7 +1,7 @@
 """An observer is called around each stage of making batches; a profiler is one.
 
-Enters: an observer. Leaves: calls to it around batches, hooks, reads and decoding, nested like the work. Guarantee:
-batches are the same with and without it; without an observer, nothing is wrapped.
+Reads an `Observer`, and calls it around batches, hooks, reads and decoding, nested like the work. Batches are the same
+with and without it. Without an observer nothing is wrapped, so it costs nothing.
 """
 
 import contextlib

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bridge_data.data.records import stored_records
+from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcome, Trial
@@ -144,7 +145,7 @@ def keys_of(
 def _of_data(source: Source) -> list[Any]:
     """What tells the data of a source, and what cookers read besides."""
     aux = [[name, one.path, one.kind, sorted(one.forgotten)] for name, one in sorted(source.aux.items())]
-    forgotten = [None if one is None else one.digests for one in source.tombstones]
+    forgotten = digest_of_keys(source.withheld.keys)
     paths = [[one.path, str(one.records.root), one.contents] for one in (source, *source.members)]
     return [source.fingerprint, source.split_part, paths, aux, forgotten]
 
