@@ -310,11 +310,8 @@ class WorkerPool:
 
     def close(self) -> None:
         self._opened.close()
-        self._links, self._link_of, self._shared = (
-            [],
-            {},
-            None,
-        )  # and with them the shared memory of batches that nobody has
+        # And with them shared memory that nobody needs:
+        self._links, self._link_of, self._services = [], {}, None
 
 
 class Watched(Protocol):
