@@ -252,15 +252,16 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
         elif name == "contents":
             yield from _other_contents(before, after, now)
         else:
-            if all(
-                of is None or (isinstance(of, dict) and of.keys() <= was.keys() | now.keys()) for of in (before, after)
-            ):
-                # An added or missing source is told as such.
-                before, after = (
-                    {key: of[key] for key in of or {} if key in was.keys() & now.keys()} for of in (before, after)
-                )
+            before, after = (_of_common(of, was, now) for of in (before, after))
             if before != after:
                 yield name, f"{name}: the state has {before}, this run has {after}"
+
+
+def _of_common(value: Any, was: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """What is by source, of those that both runs have: one that is gone or new is told as such."""
+    if isinstance(value, dict) and value.keys() <= was.keys() | now.keys():
+        return {key: of for key, of in value.items() if key in was and key in now} or None
+    return value
 
 
 def _other_sources(was: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
