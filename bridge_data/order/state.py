@@ -156,7 +156,7 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"the loader state has format {data.get('version')}, this release reads format {VERSION}: the same "
+                f"the loader state is of version {data.get('version')}, this release reads version {VERSION}: the same "
                 "cursors may mean other samples. Start the data from the beginning (restore the model without the "
                 "state of its data), or resume with the release that wrote it."
             )
