@@ -183,7 +183,7 @@ class Lane:
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self.work.packs else len(read)
             keys = self.work.keys_of(read)
-            if self._extras is not None:
+            if self._extras is not None and self._extras.want_samples:
                 numbers, flat = self.work.numbers, [*itertools.chain.from_iterable(keys)]
                 samples = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
                 self._batched = [SampleRef(numbers[name], *place) for name, *place in samples]

@@ -24,15 +24,9 @@ rest of the epochs in progress into the *inboxes* of the new lanes.
 
 A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).
 
-To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
-smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,
-`Row.window` and `Window.take`, which blocks it has, `Row.blocks`. What a feature keeps in states is an
-extra. The integers of a
-position: `Stream.position` and `BEGINNING` of `cursor`, the columns in `redeal`, the slices of `Inbox`. Errors about
-what is not as it was saved are in `state`; about positions that do not exist, in the `fault` of a row or a stream, and
-where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
-by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error; what a restore with
-`strict=False` refuses, `redeal.migrate`. The order itself may only change with `state.VERSION`: golden files hold it.
+A restore compares the fingerprint of the run, which `PlanOrder` and `LaneDataset` make, with that of the state
+(`LoaderState.check`); what is not as it was saved is a `StateError` of `state`, and a position that the data do not
+have one of whoever opens it. The order itself may only change with `state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry
