@@ -208,7 +208,7 @@ class Worker:
             if isinstance(item, Ended):
                 self.turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
@@ -216,7 +216,7 @@ class Worker:
             self.turns.advance()
             self.num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return BatchMessage(*head, change, skipped, references, body, counts), payload, descriptors
+            return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
             self.turns = None
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []

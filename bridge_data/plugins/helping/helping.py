@@ -173,7 +173,7 @@ class Helping:
         worker = self._worker
         if self.posts:
             assert worker.turns is not None
-            self._jobs.note_work(self._index, worker.turns.slot, posts=True)
+            self._jobs.note_work(self._index, worker.turns.index, posts=True)
             self._jobs.note_produced(self._index, worker.num_batches, is_idle=False)
             following = worker.turns.following(worker.num_allowed - worker.num_batches + 1)
             self._lanes = collections.Counter(worker.runner.lane(one).number for one in following)
