@@ -22,7 +22,7 @@ from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Parts, Trial, parts_of, wrapped
 from bridge_data.lanes.observing import ObservedMaker, TimedMaker
-from bridge_data.lanes.produced import CountValues, Produced
+from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
@@ -142,10 +142,10 @@ class Lane:
         else:
             counted = [tokens_of(one) for one in batch[0].values()]
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
-        memo = COUNTS.take_memo()
+        others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
         noted = COUNTS.take_image_notes()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""
