@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from bridge_data.datamodule.encoder_settings import check_beside
-from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
 from bridge_data.storage.locations import COPY_IT, output_on_disk
@@ -99,6 +98,8 @@ def build_bridge_encoder(config: Any) -> TaskEncoder[Any, Any, Any, Any]:
     Raises:
         ConfigError: if they have already been imported with Energon itself.
     """
+    from bridge_data.import_hook import replace_imports  # here: few jobs need it
+
     replace_imports()
     encoder = importlib.import_module(_BUILDERS).build_energon_task_encoder(config)
     if not isinstance(encoder, TaskEncoder):

@@ -60,11 +60,9 @@ from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
+from bridge_data.replacement import ENERGON_VERSION
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, write_file, writing
-
-ENERGON_VERSION = "7.4.1"
-"""The version of Energon whose formats are written."""
 
 Split = Callable[[Sequence[str]], dict[str, list[str]]]
 """Shard names, in order, to shard names by split part: `split_by_ratio` or `split_by_patterns` with their settings."""
