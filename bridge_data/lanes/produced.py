@@ -70,12 +70,11 @@ def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
 @dataclasses.dataclass(slots=True)
 class Produced(Generic[T]):
     """A micro-batch of a lane, the lane's state after it (plain JSON), the samples skipped since the one before, by
-    hook (those cut short or that failed, as `NO_STAGES`), and counts."""
+    hook (those cut short or that failed, as `NO_STAGES`), counts, and what extras noted of it, by their names."""
 
     lane: int
     batch: T
     state: dict[str, Any]
     skipped: dict[str, int]
-    references: bytes
-    """References of its samples, as in `order.ledger`."""
     counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
