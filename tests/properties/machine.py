@@ -121,6 +121,20 @@ class GroupingMachineEncoder(MachineEncoder):
 WEIGHTS = st.sampled_from([0.5, 1, 1.3, 2, 2.49, 3])
 
 
+class Splitting(MachineEncoder):
+    """Each micro-batch comes out as two, its first unit and the rest."""
+
+    @stateless
+    def encode_batch(self, batch: Batch) -> Iterator[Batch]:
+        yield batch[:1]
+        if len(batch) > 1:
+            yield batch[1:]
+
+
+class SplittingGroups(Splitting, GroupingMachineEncoder):
+    """With groups, too."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
     """Data and what is made of it."""
@@ -138,6 +152,8 @@ class Case:
     num_groups: int
     skip_every: int
     num_parts: int
+    splits: bool
+    """Whether a micro-batch comes out as two."""
     ending: str
     """`endless`, `once` (shuffled, to the end) or `ordered` (to the end)."""
     limit: int | None
@@ -160,7 +176,14 @@ class Case:
     @property
     def is_arithmetic(self) -> bool:
         """Whether batches follow from the order alone."""
-        return self.keeps_all and self.packing is None and self.num_groups == 1
+        return self.keeps_all and self.packing is None and self.num_groups == 1 and not self.splits
+
+    @property
+    def encoder(self) -> type[MachineEncoder]:
+        """The class of its encoder: a hook that is there counts."""
+        if self.splits:
+            return SplittingGroups if self.num_groups > 1 else Splitting
+        return GroupingMachineEncoder if self.num_groups > 1 else MachineEncoder
 
     def texts(self, copy: int) -> range:
         """What the samples of a source say, in their order."""
@@ -199,6 +222,7 @@ def cases(kinds: Mapping[str, bool]) -> st.SearchStrategy[Case]:
             num_groups=st.sampled_from([1, 1, 3]),
             skip_every=st.sampled_from([0, 0, 3, 7]),
             num_parts=st.sampled_from([1, 1, 3]),
+            splits=st.sampled_from([False, False, True]),
             ending=st.sampled_from(["endless", "endless", "once", "ordered"]),
             limit=st.sampled_from([None, None, None, 5, 20]),
             chunk=st.sampled_from([None, 1, 10, 100]),
@@ -355,7 +379,7 @@ def datasets_of(
     written: Path | Plan, case: Case, topology: Topology, *, dies_at: Path | None = None
 ) -> list[LaneDataset]:
     """The data set as each rank has it."""
-    encoder = (GroupingMachineEncoder if case.num_groups > 1 else MachineEncoder)(
+    encoder = case.encoder(
         skip_every=case.skip_every, num_parts=case.num_parts, num_groups=case.num_groups, dies_at=dies_at
     )
     common = {"batch_size": case.batch_size, "packing_buffer_size": case.packing, "task_encoder": encoder}
