@@ -4,8 +4,8 @@
                        captioning, VQA and text samples of any other origin ────────┴ conversation_of ─▶ Conversation
 
 `cook_conversation` reads the shapes in which people store chats: the part `json`, such as a line of a JSONL file, or
-without one the columns of a table. Guarantee: what would change the conversation and is not supported is a
-`SampleError`, never dropped silently; `chat_fields` knows what fields say.
+without one the columns of a table. What would change the conversation and is not supported is a `SampleError`, never
+dropped silently; `chat_fields` has the meaning of each field.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
@@ -19,11 +19,11 @@ and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
-What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
-of pictures.
+Settings of one (`fps`, `max_pixels`: see `visual_settings`) make it a `Visual`. A video may be a list or a folder of
+pictures.
 
-`conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
-without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
+The text that `conversation_of` returns has as many placeholders as there are images, in their order. A sample without
+anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
 import contextlib
