@@ -382,6 +382,16 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     TP, CP and PP ranks of one data-parallel rank hold equal copies of the same lanes; one copy is enough.
 
+    >>> from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_val_dataset
+    >>> def state_of(rank):
+    ...     texts = {"val": [TextSample(__key__=str(number), text="a") for number in range(100)]}
+    ...     config = WorkerConfig(rank=rank, world_size=2, num_workers=0)
+    ...     loader = get_savable_loader(get_val_dataset(texts, worker_config=config, batch_size=4))
+    ...     next(iter(loader))
+    ...     return loader.save_state_rank()
+    >>> len(merge_states([state_of(0), state_of(1)])["lanes"])
+    16
+
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.
     """

@@ -196,6 +196,11 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
     unchanged. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or the item's
     number. It is a deep copy of the item.
 
+    >>> from bridge_data import TextSample
+    >>> data = InMemoryDataset([TextSample(__key__=str(number), text="a") for number in range(10)])
+    >>> data.build().num_samples
+    10
+
     Args:
         fingerprint: a name for the contents, checked against states; None to make one of the number of items,
             the first and the last.
