@@ -14,9 +14,16 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "extras": {
+        "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+        "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+    },
     "features": {
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+    },
+    "recorders": {
+        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",

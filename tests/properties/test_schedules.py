@@ -116,7 +116,7 @@ def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) ->
         other.check_state(saved)
     state = other.check_state(saved, strict=False)
     job = Job([other])
-    job.states, job.slot = [state], state.next_slot
+    job.states, job.slot = [state], state.micro_batch_index
     job.lanes = [{lane: other.lane(lane, state) for lane in state.lanes}]
     after = sources(job, 900)
     now = after[: 2_400 - len(drawn)]

@@ -179,7 +179,7 @@ class WorkerLink:
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes = list(lanes)
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -277,7 +277,7 @@ class WorkerLink:
         if (self._slots.released or self.page.waits) and not self.hung_up:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
-        return Produced(lane, batch, state, message.skipped, message.references, counts)
+        return Produced(lane, batch, state, message.skipped, counts, message.notes)
 
     def _note_taken(self) -> None:
         if self._shared is not None:

@@ -189,7 +189,7 @@ class BatchMessage(NamedTuple):
     lane: int
     change: StateChange
     skipped: dict[str, int]
-    references: bytes
+    notes: dict[str, Any]
     body: Body
     counts: tuple[Any, ...] = ()
 

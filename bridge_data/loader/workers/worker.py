@@ -209,7 +209,7 @@ class _Worker:
         if helping.posts:
             num_ahead = self._num_allowed - self._num_batches + 1
             lanes = [runner.lane(one).number for one in turns.following(num_ahead)]
-            helping.prepare(lanes, self._num_batches, turns.slot)
+            helping.prepare(lanes, self._num_batches, turns.index)
         item = runner.take(lane)
         helping.note_loading(lane)
         return item
@@ -226,7 +226,7 @@ class _Worker:
             if isinstance(item, Ended):
                 self._turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
@@ -234,7 +234,7 @@ class _Worker:
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return BatchMessage(*head, change, skipped, references, body, counts), payload, descriptors
+            return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
             self._turns = None
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
