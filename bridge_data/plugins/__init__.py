@@ -21,6 +21,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "features": {
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",

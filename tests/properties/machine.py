@@ -268,7 +268,7 @@ class Ranks:
     @staticmethod
     def _next_slot(loader: SavableDataLoader) -> int:
         state = loader.save_state_rank()
-        return int(state["next_slot"] if "next_slot" in state else state["micro_batch_index"])
+        return int(state["micro_batch_index"])
 
     @property
     def next_slot(self) -> int:
