@@ -1,7 +1,7 @@
 """Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
-Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
-settings or the metadata are raised here, before the first sample is read.
+Reads a path and the settings of a run. Returns one `LaneDataset`, or one for each source. Errors in the settings or the
+metadata are raised here, before the first sample is read.
 """
 
 import dataclasses

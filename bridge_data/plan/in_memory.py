@@ -1,8 +1,8 @@
 """A data set in memory, a list of samples or any map-style data set, as a source like any other.
 
-Enters: dicts, which become crude samples for cookers, or `Sample`s. Leaves: a `Source`, whose records hold values
-instead of bytes. Guarantee: order and states are those of any data set of one shard; a state is refused for data with
-another fingerprint; changing a sample does not change the data, as each read returns a copy.
+Reads dicts, which become crude samples for cookers, or `Sample`s. Returns a `Source`, whose records hold values instead
+of bytes. Order and states are those of any data set of one shard. Changing a sample does not change the data, as each
+read returns a copy. A state is refused for data with another fingerprint.
 """
 
 from __future__ import annotations
