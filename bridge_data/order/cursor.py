@@ -1,7 +1,7 @@
 """The position of a lane: what it reads next of each source, and of which source it reads.
 
-Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
-the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
+Reads the rows of the sources, a blend, a lane, and a saved state. Returns `SampleRef`s with their draw numbers. Its
+state is plain integers, a few per source drawn from. A cursor set to it continues exactly as the one that saved it.
 
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a re-deal left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
