@@ -17,5 +17,12 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },
+    "stores": {
+        "s3": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "gs": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "az": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "msc": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "hf": "bridge_data.plugins.stores.object_store:HubStore",
+    },
 }
 """By kind and name of an extension, its `module:object`."""
