@@ -1,9 +1,9 @@
-"""All options of a run, each with its default, its meaning and its check: what data, by which workers, in which loader.
+"""All options of a run, each with its default, its meaning and its check.
 
-Enters: keyword arguments, as users give them. Leaves: one frozen `RunOptions`, which every front (functions,
-DataModule, Bridge's config, recipes, commands) holds and passes on whole. Guarantees: an unknown name is refused with
-the nearest known one; a flag, a number or a choice that is of another type, or out of range, is refused when the
-options are made. Texts, files, classes and functions are checked where they are used.
+Reads keyword arguments of users. Returns one frozen `RunOptions`, which every front (functions, DataModule, Bridge's
+config, recipes, commands) passes on whole. Raises `ConfigError` for an unknown name, with the nearest known one, and
+for a flag, a number or a choice that has another type or is out of range. Texts, files, classes and functions are
+checked where they are used.
 
 A new option is one field here, and its use. `takes_options` shows it in the signatures of public functions, and
 `python -m tests.write_keywords` writes it into `bridge_data.keywords`, where type checkers, editors and LightningCLI
@@ -258,7 +258,8 @@ class LoaderConfig:
     per step."""
     ledger_path: str | Path | None = None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
-    (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
+    (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
+    one of them; the DataModule does."""
     checkpoint_every_sec: float | None = None
     """No effect: see `bridge_data.options`."""
     checkpoint_every_min_n_samples: int | None = None
@@ -378,7 +379,7 @@ DELETED = {
     "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
     "from which the run takes them again"
 }
-"""Options of earlier versions, and the way out for those who ask for them."""
+"""Options of earlier versions, and what to do instead."""
 
 _DELETED_CHOICES = {
     "fork": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",

@@ -1,11 +1,12 @@
 """Sample loaders: read and decode sample i of a source, or of a join of sources.
 
-Input: the index of a sample. Output: a `Sample` with the fields of the field map; a `CrudeSample` with all parts; what
-the source's own sample loader returns; for a join, what its joiner makes of one sample per member. Guarantee: only
-parts that are needed are read and decoded; a sample depends on the data and the index alone.
+Reads the index of a sample. Returns a `Sample` with the fields of the field map; a `CrudeSample` with all parts; what
+the source's own sample loader returns; for a join, what its joiner makes of one sample per member. Only parts that are
+needed are read and decoded. A sample depends on the data and the index alone. Raises a `SampleError` that names the
+sample, the part and the field.
 
 Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
-field (`field_types`), unless the user decodes its part. The caller, who knows epoch and part, sets
+field (`field_types`), unless the user decodes its part. The caller, which knows epoch and part, sets
 `__restore_key__`.
 """
 
@@ -18,8 +19,8 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
 from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
-from bridge_data.decode import notices
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
+from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
@@ -168,8 +169,8 @@ class SampleLoader(Loader):
             except KeyError:  # a part has another name that means the same
                 yield self.build(raw, index)
                 continue
-            if notices.PENDING:
-                notices.tell(raw.full_key)
+            if IMAGE_WARNINGS:
+                log_image_warnings(raw.full_key)
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             name = key if bare else f"{shard}/{key}"
@@ -235,8 +236,8 @@ class SampleLoader(Loader):
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
             parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
-        if notices.PENDING:
-            notices.tell(raw.full_key)
+        if IMAGE_WARNINGS:
+            log_image_warnings(raw.full_key)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)
@@ -282,13 +283,13 @@ class SampleLoader(Loader):
 
     def _wrong_type(self, key: str, field: str, value: Any, declared: FieldType) -> FieldTypeError:
         access, of = self._source.field_map[field], self._class.__name__
-        way_out = "fix the data, the field map, or the annotation of the field"
+        fix = "fix the data, the field map, or the annotation of the field"
         if isinstance(value, bytes):
             ending = access.part.rpartition(".")[2]
-            way_out += f", or decode it: SampleDecoder(handlers={{{ending!r}: ...}})"
+            fix += f", or decode it: SampleDecoder(handlers={{{ending!r}: ...}})"
         return FieldTypeError(
             f"sample {key!r}: {access} is {shown(value)}; field {field!r} of {of} takes {declared} "
-            f"({self._source.config_file}): {way_out}"
+            f"({self._source.config_file}): {fix}"
         )
 
     def _handler(self, part: str) -> Handler | None:

@@ -9,10 +9,11 @@ next batch.
 import copy
 import dataclasses
 import functools
+import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,16 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.extensions import extension
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
@@ -37,9 +40,6 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, par
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
-from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.planned import (
     TOKENS,
@@ -51,16 +51,14 @@ from bridge_data.plugins.planned.planned import (
     check_step,
     redealt,
 )
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CheckedCosts, CostCheck
 from bridge_data.replacement import replacement
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
-from bridge_data.task.observer import Observer, observe_reads
+from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-if TYPE_CHECKING:
-    from bridge_data.plugins.memo.memo import SampleMemo
-    from bridge_data.run_options import Memo
+logger = logging.getLogger("bridge_data")
 
 _MEASURED_TOGETHER = 64
 """Samples read together to measure their costs, if they are small."""
@@ -100,8 +98,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """The cache that cookers get."""
-        self.memo: SampleMemo | None = None
-        """Where encoded samples are shared with other jobs and epochs."""
+        self.wrappers: tuple[MakerWrapper, ...] = ()
+        """Around what makes the samples of each lane, the first innermost."""
         self.bare_keys = replacement().as_energon
         """Whether the `__key__` of a sample is without its shard."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
@@ -127,9 +125,11 @@ class LaneDataset:
         """Of how many samples the costs are measured again when lanes begin."""
         self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.tombstones for source in plan.sources)
-        self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
-        """Samples that lanes drop, by the current lists."""
+        self.extras: tuple[StateExtra, ...] = ()
+        """What features do in the lanes, and keep in the states."""
+        if any(source.withheld for source in plan.sources):
+            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -207,10 +207,10 @@ class LaneDataset:
         a pass has more batches than `len` says."""
         of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
         if of_lanes is not None:
-            is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
+            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
             longest = self._num_of_rank(0, self.num_micro_batches)
-            is_longer = state.next_slot > longest * self.worker_config.world_size
+            is_longer = state.micro_batch_index > longest * self.worker_config.world_size
         self._is_longer = self._is_longer or is_longer
 
     @property
@@ -226,13 +226,19 @@ class LaneDataset:
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
-        if repetition:
-            first = first.with_sums_of(last)
-        return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        if not repetition or not self.extras:
+            return first
+        if first.num_lanes != last.num_lanes:
+            return self._from_here(dataclasses.replace(first, extras=dealt(last, self.extras)))
+        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
+        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
     def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, slot = self.worker_config, state.next_slot
+        config, slot = self.worker_config, state.micro_batch_index
         slot += 0 if even else (config.rank - slot) % config.world_size
         return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
 
@@ -293,19 +299,6 @@ class LaneDataset:
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 
-    def memoized(self, memo: "Memo") -> "LaneDataset":
-        """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
-
-        Raises:
-            ConfigError: if a folder cannot be used.
-        """
-        from bridge_data.plugins.memo.memo import SampleMemo, keys_of  # here: most runs have none
-
-        keys = keys_of(self.work(), self.plan.sources, str(memo.version), bare_keys=self.bare_keys)
-        of_samples = SampleMemo(memo, self.plan.sources, keys)
-        _ = of_samples.files  # opened here, rather than in a worker
-        return self.changed(memo=of_samples)
-
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
@@ -340,7 +333,6 @@ class LaneDataset:
         if self.batching.planned:
             check_step(state, self.packs)
         if num_lanes != state.num_lanes:
-            state = state if state.skips is None else caught_up(state, self.lane)
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
@@ -381,15 +373,14 @@ class LaneDataset:
         made.cache_pool = self.cache_pool
         return made
 
-    def measurer(self, source: int) -> Work:
-        """Work that measures samples of a source one by one, and raises failures; for all lanes of this process."""
+    def measurer(self, source: int) -> EncodingMaker:
+        """Measures samples of a source one by one, and raises failures; for all lanes of this process."""
         if source not in self._measurers:
-            work = self._measurers[source] = self.measuring(source).preencoding()
-            work.reads_singly = work.hooks.is_trial = True
+            self._measurers[source] = self.measuring(source).trial_maker().preencoded()
         return self._measurers[source]
 
     @functools.cached_property
-    def _measurers(self) -> dict[int, Work]:
+    def _measurers(self) -> dict[int, EncodingMaker]:
         return {}
 
     def _costs(self, plan: Plan) -> list[CostTable]:
@@ -397,9 +388,29 @@ class LaneDataset:
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        state.check_complete()
+        if state.skips is not None:
+            state = self._after_skips(state)
+        extras = dealt(state, self.extras)
         if self.batching.planned:
-            return redealt(state, num_lanes, lanes, self.packs)
-        return self.order.redealt(state, num_lanes, lanes)
+            made = redealt(state, num_lanes, lanes, self.packs)
+        else:
+            made = self.order.redealt(state, num_lanes, lanes)
+        return dataclasses.replace(made, extras=extras)
+
+    def _after_skips(self, state: LoaderState) -> LoaderState:
+        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
+        lanes, num_discarded = dict(state.lanes), 0
+        for lane in lanes:
+            missing = range(state.next_of(lane), state.micro_batch_index, state.num_lanes)
+            if missing:
+                behind = self.lane(lane, state)
+                for _ in missing:
+                    behind.next()
+                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
+        if num_discarded:
+            logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
+        return dataclasses.replace(state, lanes=lanes)
 
     def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
         """The planned packs of lane number `lane` from its position in `state` on."""
@@ -413,53 +424,58 @@ class LaneDataset:
             return False
         limit = self.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
+            (limit is not None and state.next_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
             for lane in state.lanes
         )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
+        """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
 
         Raises:
             ConfigError: for steps to skip, if the data end.
-            StateError: if the state has a newer list of forgotten samples, or a different one.
+            StateError: if an extra cannot go on from the state.
         """
         if self.skips is not None:
-            state = with_skips(state, self.skips)
-        if self.forgotten is None and forgotten_lists.NAME not in state.extras:
-            return state
-        known = known_digests(self.plan.sources, self.source_names)
-        check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
-        lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
-        return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
+            state = state.skipping(self.skips)
+        return begun(state, self.extras)
 
-    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
-        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
+    def lane(
+        self,
+        lane: int,
+        state: LoaderState,
+        watch: Watch | None = None,
+        *,
+        wrappers: Sequence[MakerWrapper] = (),
+        work: Assembly | None = None,
+    ) -> Lane:
+        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
+        samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
+        extras = LaneExtras(self.extras, lane, state) if self.extras else None
         if self.batching.planned:
             planned = self.packs_of(lane, state)
+        wrappers = (*self.wrappers, *wrappers)
         if self.costs is not None:
-            watch = CostCheck(self, self.costs, -(-self.num_checked // state.num_lanes), watch)
+            num_checked = -(-self.num_checked // state.num_lanes)
+            wrappers = (*wrappers, functools.partial(CheckedCosts, CostCheck(self, self.costs), num_checked))
         if self._is_remote:
-            memo = self.memo if self._observer is None else None  # who observes sees all work
-            unread = [one for one in (self.forgotten, memo) if one is not None]
+            kept = self.wrappers if self._observer is None else ()  # who observes sees all work
+            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
-        work = work or self.work()
-        opened = Lane(
+        return Lane(
             self.order.cursor(lane, state),
-            work,
+            work or self.work(watch=watch),
             self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
-            watch=watch,
             ahead=ahead,
             planned=planned,
+            extras=extras,
+            wrappers=wrappers,
+            trial=self.trial,
         )
-        if self.memo is not None:
-            work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
-        return opened
 
     @functools.cached_property
     def packs(self) -> JobPacks:
@@ -517,7 +533,8 @@ class LaneDataset:
             SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
-        return Restorer(self.work(handler), self.order.sizes).restore(key)
+        extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
+        return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -528,31 +545,34 @@ class LaneDataset:
         storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
-    def work(self, handler: ErrorHandler | None = None) -> Work:
+    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        order = self.order
+        return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
+
+    def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
+        """Makes samples of any lane of the job, inside these wrappers, by default its own."""
+        return Trial(self.trial_maker(), self.wrappers if wrappers is None else wrappers)
+
+    def trial_maker(self) -> EncodingMaker:
+        """A maker of samples of any lane of the job, one by one, that raises failures."""
+        maker = self._maker(singly=True)
+        maker.hooks.is_trial = True
+        return maker
+
+    def preencoding(self) -> EncodingMaker:
+        """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
+        self._read_in_blocks(self.new_state())
+        return self._maker().preencoded()
+
+    def _maker(
+        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
+    ) -> EncodingMaker:
+        order, batching = self.order, self.batching
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
-        packs = {"packing": self.batching.packing_buffer_size is not None, "planned": self.batching.planned}
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
-        work.forgotten = self.forgotten
-        return work
-
-    def trial_work(self) -> Work:
-        """Work for lanes of other processes: it reads samples one by one, and raises failures."""
-        work = self._trial_work()
-        work.memo = None if self.memo is None else self.memo.of_lane()
-        return work
-
-    def _trial_work(self) -> Work:
-        work = self.work()
-        work.reads_singly = work.hooks.is_trial = True
-        return work
-
-    def preencoding(self) -> Work:
-        """`Work.preencoded`, reading whole blocks: for samples in the order of the data."""
-        self._read_in_blocks(self.new_state())
-        return self.work().preencoded()
+        names = SourceNaming(names=order.source_names, keys=order.source_keys)
+        packs = {"packing": batching.packing_buffer_size is not None, "planned": batching.planned}
+        return EncodingMaker(self._loaders, self._cooks, names, hooks, **packs, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
@@ -560,12 +580,8 @@ class LaneDataset:
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        decoder, observer = self.task_encoder.decoder, self._observer
-        loaders = [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
-        if observer is not None:
-            for loader, key in zip(loaders, self.order.source_keys, strict=True):
-                observe_reads(loader, observer, key)
-        return loaders
+        decoder = self.task_encoder.decoder
+        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

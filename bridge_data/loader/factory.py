@@ -1,8 +1,10 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
+from collections.abc import Callable
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import LoaderKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.wrappers import samples_of
@@ -68,13 +70,24 @@ def open_loader(
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
+    dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
-        dataset = dataset.memoized(config.memo)
+        memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
+        dataset = memoized(dataset, config.memo)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 
         return GatheringLoader(dataset, config)
     return SavableDataLoader(dataset, config)
+
+
+def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
+    """`dataset` with the extras that the options ask for."""
+    if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
+        return dataset
+    ledger = extension("extras", "ledger", needed_by="ledger_path=...")
+    made = ledger.of_data(dataset.plan.sources, dataset.source_names)
+    return dataset.changed(extras=(*dataset.extras, made))
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

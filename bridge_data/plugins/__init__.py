@@ -14,6 +14,18 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "extras": {
+        "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+        "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+    },
+    "features": {
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
+    },
+    "recorders": {
+        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
+    },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },
@@ -23,6 +35,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "az": "bridge_data.plugins.stores.object_store:ObjectStore",
         "msc": "bridge_data.plugins.stores.object_store:ObjectStore",
         "hf": "bridge_data.plugins.stores.object_store:HubStore",
+    },
+    "withheld": {
+        "files": "bridge_data.plugins.forget.record_lists:forgotten_in",
+        "records": "bridge_data.plugins.forget.record_lists:lists_of",
     },
 }
 """By kind and name of an extension, its `module:object`."""

@@ -87,8 +87,8 @@ def prepare_columns(
     with preparing_alone(root) as remove_temporary:
         index = PreparedDataset.open(root, limits).index
         if index is None:
-            way_out = bridge_command("prepare", root, "--tar-index-only")
-            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
+            fix_command = bridge_command("prepare", root, "--tar-index-only")
+            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{fix_command}` first")
         path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
         known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
@@ -181,11 +181,11 @@ def _common_types(columns: Sequence[str], shards: Iterable[StoredShard]) -> dict
         for column in columns:
             for kind, key, _ in shard.types[column]:
                 before, seen = found[column]
-                both, place = common_type(before, kind), f"{shard.name}/{key}"
+                both, where = common_type(before, kind), f"{shard.name}/{key}"
                 if both is None:
-                    faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {place}")
+                    faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {where}")
                 else:
-                    found[column] = both, place if both == kind != before else seen
+                    found[column] = both, where if both == kind != before else seen
     if faults:
         raise DatasetError(
             "; ".join(faults.values()) + ". A column has values of one type (integers among numbers count as "
@@ -273,8 +273,8 @@ def _read_shard(
                     continue
                 kind, values[field.column][position] = typed(value)
             except ValueError as error:
-                place = f"{root / name}: sample {segment.key(position)!r}"
-                raise DatasetError(f"{place}: {field.column}: {error}") from None
+                where = f"{root / name}: sample {segment.key(position)!r}"
+                raise DatasetError(f"{where}: {field.column}: {error}") from None
             key, count = types[field.column].get(kind) or (segment.key(position), 0)
             types[field.column][kind] = key, count + 1
     _check_unchanged(root, entry)
@@ -308,5 +308,5 @@ def _check_unchanged(root: Path, shard: ShardEntry) -> None:
     except OSError as error:
         raise DatasetError(f"{root / shard.name}: cannot be read: {error.strerror}") from error
     if (status.st_size, status.st_mtime_ns) != (shard.num_bytes, shard.mtime_ns):
-        way_out = bridge_command("prepare", root, "--tar-index-only")
-        raise DatasetError(f"{root / shard.name}: has changed since it was indexed; run `{way_out}` first")
+        fix_command = bridge_command("prepare", root, "--tar-index-only")
+        raise DatasetError(f"{root / shard.name}: has changed since it was indexed; run `{fix_command}` first")

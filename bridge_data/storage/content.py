@@ -218,9 +218,9 @@ def _read_object(url: str, start: int, num_bytes: int) -> tuple[bytes, Version]:
 
 class PinnedFile:
     """The content at `path`, which must stay of one version: `version`, or if that is None, the first one that is
-    found, which must have `num_bytes` bytes if that is not None. `way_out` ends the message if it does not."""
+    found, which must have `num_bytes` bytes if that is not None. `fix` ends the message if it does not."""
 
-    __slots__ = ("num_bytes", "path", "version", "way_out")
+    __slots__ = ("fix", "num_bytes", "path", "version")
 
     def __init__(
         self,
@@ -228,9 +228,9 @@ class PinnedFile:
         version: Version | None = None,
         *,
         num_bytes: int | None = None,
-        way_out: str = "Restore it, or start again.",
+        fix: str = "Restore it, or start again.",
     ) -> None:
-        self.path, self.version, self.num_bytes, self.way_out = path, version, num_bytes, way_out
+        self.path, self.version, self.num_bytes, self.fix = path, version, num_bytes, fix
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """`num_bytes` bytes from byte `start`.
@@ -252,13 +252,13 @@ class PinnedFile:
         if self.num_bytes not in (None, found.num_bytes):
             raise DatasetError(
                 f"{self.path}: has {found.num_bytes} bytes, but had {self.num_bytes} when it was prepared. It was "
-                f"replaced. {self.way_out}"
+                f"replaced. {self.fix}"
             )
         known = self.version or found
         if known != found:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: size and time of change, or in a store the ETag, were "
-                f"{known.num_bytes} and {known.changed}, and are {found.num_bytes} and {found.changed}. {self.way_out}"
+                f"{known.num_bytes} and {known.changed}, and are {found.num_bytes} and {found.changed}. {self.fix}"
             )
         self.version = found
 

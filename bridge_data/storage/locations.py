@@ -208,21 +208,21 @@ def check_writable(path: Location) -> None:
 
 
 OF_THE_MACHINE = "the processes of a machine share it: give a folder of this machine"
-"""The way out for folders that hold what is kept for speed alone."""
+"""The fix for folders that hold what is kept for speed alone."""
 
 COPY_IT = "write it to a disk, and copy it to the store"
-"""The way out for a file that a command writes."""
+"""The fix for a file that a command writes."""
 
 
-def output_on_disk(name: str, path: str | os.PathLike[str], way_out: str) -> Path:
-    """The same, for what is written to a disk only; `way_out` says what a user with a store can do.
+def output_on_disk(name: str, path: str | os.PathLike[str], fix: str) -> Path:
+    """The same, for what is written to a disk only; `fix` says what a user with a store can do.
 
     Raises:
         ConfigError: as `output`, and for a URL of a store.
     """
     found = output(name, path)
     if isinstance(found, RemotePath):
-        raise ConfigError(f"{name}={str(found)!r}: is written to a disk, not to an object store; {way_out}")
+        raise ConfigError(f"{name}={str(found)!r}: is written to a disk, not to an object store; {fix}")
     return found
 
 

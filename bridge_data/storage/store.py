@@ -72,7 +72,7 @@ class Store(Protocol):
     """
 
     read_only: ClassVar[str] = ""
-    """Why nothing can be written, and the way out; empty if objects can be written."""
+    """Why nothing can be written, and the fix; empty if objects can be written."""
 
     def find(self, url: str) -> Version | None:
         """The version of the object at `url` as it is now; None if there is none. It changes when the object does."""

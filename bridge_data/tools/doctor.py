@@ -153,13 +153,13 @@ def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[F
             change=f"run `{raised}` before the job"
             + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
         )
-    held_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
-    if held_bytes > environment.memory_bytes / 2:
+    open_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
+    if open_bytes > environment.memory_bytes / 2:
         share = environment.memory_bytes // (4 * run.ranks_per_node * max(1, run.num_workers)) >> 20
         yield Finding(
             code="little-memory",
             level=Level.NOTE,
-            what=f"workers may hold {held_bytes / 1e9:.1f} GB of samples that were read ahead, of "
+            what=f"workers may hold {open_bytes / 1e9:.1f} GB of samples that were read ahead, of "
             f"{environment.memory_bytes / 1e9:.1f} GB of memory",
             change=f"set WorkerConfig(max_open_bytes={max(1, share)} << 20)",
         )
@@ -387,7 +387,7 @@ def _metadata(root: Path) -> Iterator[Finding]:
             code=code,
             level=Level.STOPS if code in _STOPPING else Level.NOTE,
             what=f"{root}: {KINDS[code].what}: {f'{where}: ' if where else ''}{faults[0].cause}{more}",
-            change=KINDS[code].way_out,
+            change=KINDS[code].fix,
         )
 
 
@@ -491,12 +491,12 @@ def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
             )
         elif source.epochs > MANY_EPOCHS:
             share = MANY_EPOCHS * source.num_samples / total
-            way_out = f"lower its weight to {share:.2%} of the draws or less" if enough else "train fewer steps"
+            fix = f"lower its weight to {share:.2%} of the draws or less" if enough else "train fewer steps"
             yield Finding(
                 code="many-epochs",
                 level=Level.NOTE,
                 what=f"{source.name}: each sample comes {source.epochs:,.1f} times in this run",
-                change=f"{way_out}, or add data",
+                change=f"{fix}, or add data",
                 gain=f"at most {MANY_EPOCHS} epochs",
                 factor=source.epochs / MANY_EPOCHS,
             )

@@ -212,8 +212,8 @@ def _sources(path: Path, part: str, failures: dict[str, list[str]], config: Lint
         errors.append(error)
     for failure in errors:
         if isinstance(failure, WhereOptionError):
-            way_out = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
-            raise ConfigError(f"{failure}{way_out}")
+            fix = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
+            raise ConfigError(f"{failure}{fix}")
         failures.setdefault(str(failure), []).append(part)
 
 
@@ -480,13 +480,13 @@ _NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repea
 def _once(opened: Sequence[Fault], metadata: Sequence[Fault]) -> Iterator[Fault]:
     """Faults found on opening, each cause once, except those that metadata faults describe more precisely."""
     damaged = [absolute(str(Path(fault.dataset, META_FOLDER))) for fault in metadata if fault.code in _NOT_OPENED]
-    told: set[str] = set()
+    reported: set[str] = set()
     for fault in opened:
         cause = fault.cause.removeprefix(f"{fault.dataset}: ")
         if fault.code == "config" and any(folder in fault.cause for folder in damaged):
             continue
-        if cause not in told:
-            told.add(cause)
+        if cause not in reported:
+            reported.add(cause)
             yield fault
 
 

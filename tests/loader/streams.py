@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from bridge_data.lanes.maker import MakerWrapper
 from bridge_data.lanes.produced import Produced
 from bridge_data.order import SampleRef
-from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
@@ -43,9 +42,6 @@ def expected(lane: int, number: int, size: int) -> StreamBatch:
 class Stream:
     """One lane; `length` None: without end."""
 
-    work = types.SimpleNamespace(is_observed=False, take_loading=lambda: (0, 0))
-    """It takes no time: nobody helps."""
-
     def __init__(self, dataset: Streams, lane: int, state: dict[str, Any], watch: Any) -> None:
         self._dataset, self._lane, self._watch = dataset, lane, watch
         self._number = state.get("micro_batches", 0)
@@ -62,8 +58,7 @@ class Stream:
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
-        references = packed_references([0, 7, ref.index, 0])
-        return Produced(self._lane, batch, state_after(self._number), skipped, references)
+        return Produced(self._lane, batch, state_after(self._number), skipped)
 
     def take_skipped(self) -> dict[str, int]:
         return {}
@@ -87,6 +82,7 @@ class Streams:
         self.modules: tuple[str, ...] = ()
         self.begins_anew = False
         self.skips = None
+        self.extras = ()
         self.has_length = virtual_epoch_length > 0
         self.may_multiply = True
 
@@ -119,7 +115,8 @@ class Streams:
             return self.new_state(state.num_lanes)
         return state.of_rank(self.worker_config.rank, self.worker_config.world_size)
 
-    def lane(self, lane: int, state: LoaderState, watch: Any = None) -> Stream:
+    def lane(self, lane: int, state: LoaderState, watch: Any = None, wrappers: Sequence[MakerWrapper] = ()) -> Stream:
+        """Its samples take no time: nobody helps."""
         return Stream(self, lane, state.lanes[lane], watch)
 
 

@@ -20,16 +20,17 @@ import os
 import pickle
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended, OutOfStep
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
     Channel,
+    ConnectService,
     EndMessage,
     FailureMessage,
     Freed,
@@ -40,10 +41,10 @@ from bridge_data.loader.workers.messages import (
     Ready,
     changed,
 )
+from bridge_data.loader.workers.services import WorkerServices
 from bridge_data.loader.workers.slots import HeldSlots, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plugins.helping.board import Shared
 from bridge_data.samples.pickling import decode
 
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
@@ -161,25 +162,27 @@ class WorkerLink:
         page: WatchPage,
         load: Load,
         dataset: int,
-        shared: Shared | None,
+        services: WorkerServices | None,
     ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._held)
         self.ready, self.importing, self.hung_up_at = False, "", math.inf
+        self._services = services
+        if services is not None:
+            load = load._replace(service=pickle.dumps(services.of_worker(self.index)))
         self._send(load, dataset)
-        self._shared = shared
         if self._state is not None:
             self._send_begin(self._state)
 
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
+    def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
         """Drop all received items, and produce these lanes in the order of their slots, from `state`."""
         for message, *_, slots in self._queue:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes = list(lanes)
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -217,8 +220,9 @@ class WorkerLink:
             self.ready = message.failure is None
             if not self.ready:
                 self.broken = WorkerError(f"worker {self.index}: {message.failure}")
-            elif self._shared is not None:  # not before: a user may have few descriptors on the way
-                self._shared.introduce(self.index, self._channel)
+            elif self._services is not None:  # not before: a user may have few descriptors on the way
+                with contextlib.suppress(OSError):  # the worker does without, if there are too many
+                    self._channel.send(ConnectService(), self._services.descriptors(self.index), wait=False)
             return
         elif isinstance(message, Importing):
             self.importing = message.module
@@ -228,12 +232,13 @@ class WorkerLink:
             self._slots.discard(message.body)
         if message.begin_number != self._begin_number:
             return
-        if not is_next:
-            raise OutOfStep
+        assert self._state is not None
+        if not is_next:  # one was lost: the trainer was interrupted while it received it
+            self._send_begin(self._state)
+            return
         self.num_received += 1
         state: LaneState = {}
         if isinstance(message, BatchMessage):
-            assert self._state is not None
             state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._slots))
         if isinstance(message, EndMessage):
@@ -276,11 +281,11 @@ class WorkerLink:
         if (self._slots.released or self.page.waits) and not self.hung_up:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
-        return Produced(lane, batch, state, message.skipped, message.references, counts)
+        return Produced(lane, batch, state, message.skipped, counts, message.notes)
 
     def _note_taken(self) -> None:
-        if self._shared is not None:
-            self._shared.board.note_taken(self.index, self._allowed - self._prefetch_factor)
+        if self._services is not None:
+            self._services.note_taken(self.index, self._allowed - self._prefetch_factor)
 
     def wake(self) -> None:
         if self.page.waits:

@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data import storage
-from bridge_data.data.records import Records, contents_of, fingerprint_of, newest_forgotten
+from bridge_data.data.records import Records, contents_of, fingerprint_of
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.datasets import validation_data
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -176,7 +177,7 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        check, gone = CostCheck(dataset, [open_costs(base, key)], NUM_CHECKED, None), newest_forgotten(base)
+        check, gone = CostCheck(dataset, [open_costs(base, key)]), withheld(base)
         for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
             if index not in gone:
                 check(SampleRef(0, 0, index))
@@ -193,7 +194,7 @@ def _measured(
     """See `measure_source`; `folder` is for lots."""
     (source,), encoder = dataset.plan.sources, dataset.task_encoder
     base = source.records
-    path, stamps, gone = costs_path(base, key), shard_stamps(base), newest_forgotten(base)
+    path, stamps, gone = costs_path(base, key), shard_stamps(base), withheld(base)
     earlier = [] if config.rescan else [*known_costs(base)]
     known = _Known({file: facts for file, facts in earlier if facts.key == key})
     maker = _LotMaker(dataset=dataset, folder=folder, key=key, stamps=tuple(stamps))
@@ -315,7 +316,7 @@ class _LotMaker:
 
     @functools.cached_property
     def _forgotten(self) -> Any:
-        return newest_forgotten(self.dataset.plan.sources[0].records)
+        return withheld(self.dataset.plan.sources[0].records)
 
     def delete_lots(self) -> None:
         """Delete the lots that an earlier run left."""

@@ -27,7 +27,8 @@ import torch.distributed as dist
 from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.pinning import Pin, can_pin, pinned
+from bridge_data.loader.lane_pool import Pin
+from bridge_data.loader.pinning import can_pin, pinned
 from bridge_data.plugins.sharing.background import (
     BATCH,
     CLOSED,
@@ -128,11 +129,9 @@ def join_replica(pg_collection: Any = None) -> Replica:
     )
 
 
-def _check_distributed(why: str, way_out: str) -> None:
+def _check_distributed(why: str, fix: str) -> None:
     if not is_distributed():
-        raise ConfigError(
-            f"{why}, but torch.distributed is not initialised; call init_process_group first, or {way_out}"
-        )
+        raise ConfigError(f"{why}, but torch.distributed is not initialised; call init_process_group first, or {fix}")
 
 
 class ReplicaLoader(BackgroundLoader):
