@@ -29,6 +29,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },
+    "stores": {
+        "s3": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "gs": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "az": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "msc": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "hf": "bridge_data.plugins.stores.object_store:HubStore",
+    },
     "withheld": {
         "files": "bridge_data.plugins.forget.record_lists:forgotten_in",
         "records": "bridge_data.plugins.forget.record_lists:lists_of",
