@@ -14,8 +14,10 @@ from typing import Any, TypeAlias, Unpack
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
@@ -124,6 +126,7 @@ def training_data(
         task_encoder=encoder,
         worker_config=worker_config,
         virtual_epoch_length=options.virtual_epoch_length,
+        packing=_packing(options),
     )
     _tell_repeated(plan, worker_config)
     return dataset
@@ -141,7 +144,15 @@ def validation_data(
     """`get_val_dataset` with its options in one."""
     batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
     plan = _plan(path, split_part, options, training=False)
-    dataset = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+    packing = _packing(options)
+    dataset = LaneDataset(
+        plan,
+        shuffle=None,
+        batching=batching,
+        task_encoder=encoder,
+        worker_config=worker_config,
+        packing=packing,
+    )
     _tell_repeated(plan, worker_config)
     return dataset
 
@@ -156,11 +167,18 @@ def validation_sources(
     limit: int | None = None,
 ) -> list[tuple[LaneDataset, Source]]:
     """`get_val_datasets` with its options in one."""
-    batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
+    batching, encoder, packing = _batching(options, limit), _encoder(task_encoder, options), _packing(options)
 
     def of_source(source: Source) -> LaneDataset:
         plan = Plan(source, (source,), None)
-        return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        return LaneDataset(
+            plan,
+            shuffle=None,
+            batching=batching,
+            task_encoder=encoder,
+            worker_config=worker_config,
+            packing=packing,
+        )
 
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
@@ -286,5 +304,12 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
         drop_last=options.batch_drop_last,
         packing_buffer_size=options.packing_buffer_size,
         max_micro_batches=limit,
-        planned=options.packing == "planned",
     )
+
+
+def _packing(options: DatasetOptions) -> PackSources | None:
+    """What opens the pack sources of the data; None for online packing, or without packing."""
+    if options.packing == "online":
+        return None
+    made: PackSources = extension("features", options.packing, needed_by=f"packing={options.packing!r}")()
+    return made

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane import Lane, OpenPacks
+from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
@@ -31,7 +32,6 @@ from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
@@ -41,16 +41,6 @@ from bridge_data.plugins.forget import forgotten_lists
 from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.plugins.planned.costs import CostTable, open_costs
-from bridge_data.plugins.planned.planned import (
-    TOKENS,
-    ContextDeal,
-    JobPacks,
-    LanePacks,
-    PackPlanner,
-    StepDeal,
-    check_step,
-    redealt,
-)
 from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck
 from bridge_data.replacement import replacement
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
@@ -65,12 +55,14 @@ if TYPE_CHECKING:
 _MEASURED_TOGETHER = 64
 """Samples read together to measure their costs, if they are small."""
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_measurers", "packs")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_measurers")
 """Attributes that each process creates for itself."""
 
 
 class LaneDataset:
     """The lanes of one job over one plan; in validation order if `shuffle` is None.
+
+    With packing, `packing` opens the sources of packs of the lanes: by default, those of online packing.
 
     Made by `get_train_dataset` and `get_val_dataset`; iterate it through `get_loader` or `get_savable_loader`.
     """
@@ -84,6 +76,7 @@ class LaneDataset:
         task_encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,
         virtual_epoch_length: int = 0,
+        packing: PackSources | None = None,
     ) -> None:
         if not isinstance(worker_config, WorkerConfig):
             raise ConfigError(
@@ -115,14 +108,10 @@ class LaneDataset:
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
-        self.deal: StepDeal | None = None
-        """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
-        self.context: ContextDeal | None = None
-        """How the samples of a step, which is a micro-batch, are dealt to ranks that share long ones; as `deal`."""
         self._shuffle = shuffle
         is_counted = plan.weight_unit != SAMPLES and shuffle is not None
-        self.costs = self._costs(plan) if is_counted or batching.planned else None
-        """The cost index of each source, if weights count a cost, or packs are planned."""
+        self.costs = self._costs(plan) if is_counted else None
+        """The cost index of each source, if weights count a cost."""
         self.num_checked = NUM_CHECKED
         """Of how many samples the costs are measured again when lanes begin."""
         self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
@@ -130,6 +119,8 @@ class LaneDataset:
         has_lists = any(source.tombstones for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """Samples that lanes drop, by the current lists."""
+        self.pack_sources = (packing or PackSources()).of_data(self)
+        """Opens the pack sources of lanes, if samples are packed; else it converts states alone."""
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -261,16 +252,15 @@ class LaneDataset:
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
         of_samples = () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
-        return of_samples if self.context is None else (*of_samples, *self.context.modules)
+        return *of_samples, *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
-        found = self.order.fingerprint() | dataclasses.asdict(self.batching)
-        del found["planned"]
-        if not self.batching.planned:
-            return found
-        assert self.costs is not None
-        return found | {"planned": self.packs.planner.fingerprint([table.digest for table in self.costs])}
+        return {
+            **self.order.fingerprint(),
+            **dataclasses.asdict(self.batching),
+            **self.pack_sources.fingerprint(self),
+        }
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -326,28 +316,28 @@ class LaneDataset:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = parse_state(data)
-        if strict or self.batching.planned:  # other weights would make other packs of the window that has begun
+        if strict or not self.pack_sources.follows_draws:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
         state = self._from_here(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
-        if state.ended or (self.finite and self._is_over(state)):
+        if state.ended or (self.finite and self.pack_sources.is_over(self, state)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
-        if self.batching.planned:
-            check_step(state, self.packs)
+        self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
             state = state if state.skips is None else caught_up(state, self.lane)
-            state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
+            lanes = range(config.rank, num_lanes, config.world_size)
+            state = self.pack_sources.redealt(self, state, num_lanes, lanes)
         return state.of_rank(config.rank, config.world_size)
 
     def order_of(self, plan: Plan, batching: Batching, costs: Sequence[CostTable] | None) -> PlanOrder:
         """The order of a plan with the shuffle settings and the seed of this one; `costs` as of `PlanOrder`."""
         seed, size = self.worker_config.seed_offset, batching.batch_size or 1
-        return PlanOrder(plan, seed, self._shuffle, size, costs, is_joint=batching.planned)
+        return PlanOrder(plan, seed, self._shuffle, size, costs)
 
     def open_costs(self) -> list[CostTable]:
         """The cost index of each source.
@@ -395,28 +385,6 @@ class LaneDataset:
     def _costs(self, plan: Plan) -> list[CostTable]:
         return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
 
-    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
-        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
-        if self.batching.planned:
-            return redealt(state, num_lanes, lanes, self.packs)
-        return self.order.redealt(state, num_lanes, lanes)
-
-    def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
-        """The planned packs of lane number `lane` from its position in `state` on."""
-        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None, self.context)
-
-    def _is_over(self, state: LoaderState) -> bool:
-        """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
-        if not self.batching.planned:
-            return self.order.is_over(state, self.batching.max_micro_batches)
-        if len(state.lanes) < state.num_lanes or any(lane.get("pending") for lane in state.lanes.values()):
-            return False
-        limit = self.batching.max_micro_batches
-        return all(
-            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
-            for lane in state.lanes
-        )
-
     def _from_here(self, state: LoaderState) -> LoaderState:
         """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
 
@@ -436,11 +404,9 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        ahead, planned, own = None, None, state.lanes.get(lane) or None
-        if self.batching.planned:
-            planned = self.packs_of(lane, state)
-        if self.costs is not None:
-            watch = CostCheck(self, self.costs, -(-self.num_checked // state.num_lanes), watch)
+        ahead, own = None, state.lanes.get(lane) or None
+        if costs := self.costs or getattr(self.pack_sources, "costs", None):
+            watch = CostCheck(self, costs, -(-self.num_checked // state.num_lanes), watch)
         if self._is_remote:
             memo = self.memo if self._observer is None else None  # who observes sees all work
             unread = [one for one in (self.forgotten, memo) if one is not None]
@@ -449,38 +415,22 @@ class LaneDataset:
         opened = Lane(
             self.order.cursor(lane, state),
             work,
-            self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
+            dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
             watch=watch,
             ahead=ahead,
-            planned=planned,
+            open_packs=self._open_packs(lane, state),
         )
         if self.memo is not None:
             work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
         return opened
 
-    @functools.cached_property
-    def packs(self) -> JobPacks:
-        """The planned packs of the job; all lanes of this process share them.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder, or it packs by a function of its own.
-        """
-        encoder = self.task_encoder
-        packing = hook_of(encoder, "select_samples_to_pack")
-        if not isinstance(packing, Packing):
-            raise ConfigError(
-                f"packing='planned': select_samples_to_pack of {type(encoder).__name__} is your own function, which "
-                "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
-            )
-        assert self.costs is not None
-        size = min(self.batching.packing_buffer_size or math.inf, sum(self.order.sizes))  # few epochs in a window
-        key, load = key64(self.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
-        cursor = self.order.cursor(0, LoaderState({}, [self.order.first_generation(1)], 0, {}))
-        planner = PackPlanner(cursor, self.costs, packing, int(size), key, load)
-        return JobPacks(planner, self.batching.batch_size or 1, self.deal)
+    def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
+        if self.batching.packing_buffer_size is None:
+            return None
+        return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
@@ -488,7 +438,7 @@ class LaneDataset:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
         cuts: list[Cut | None]
-        if self.batching.planned:  # neighbours are in packs of all lanes
+        if not self.pack_sources.follows_draws:
             cuts = [None] * len(self.plan.sources)
         elif self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
@@ -533,8 +483,8 @@ class LaneDataset:
         order = self.order
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
-        packs = {"packing": self.batching.packing_buffer_size is not None, "planned": self.batching.planned}
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
+        limit = "" if self.batching.packing_buffer_size is None else self.pack_sources.limit
+        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, limit=limit)
         work.forgotten = self.forgotten
         return work
 

@@ -71,8 +71,8 @@ class Work:
     """The hooks of one encoder over the samples of a plan.
 
     `source_names` are the unique names of sources in provenance, `source_keys` their 64-bit keys for random numbers.
-    `cooks` cook their crude samples. If packs are `planned`, samples that are too long for one are not left out here:
-    the plan has no pack for them.
+    `cooks` cook their crude samples. With packing, a `Packing` of the encoder does to each sample what its method
+    `limit` does: too long ones are left out, or cut.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other, or not those that packing needs.
@@ -86,10 +86,10 @@ class Work:
         source_keys: Sequence[int],
         hooks: Hooks,
         *,
-        packing: bool,
-        planned: bool = False,
+        limit: str = "",
     ) -> None:
         self.hooks = hooks
+        packing = bool(limit)
         self._slowest_ns = self._loading_ns = self.num_loaded = 0
         self._slowest: SampleRef | None = None  # if it was found since it was last taken
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
@@ -106,8 +106,7 @@ class Work:
         """Names of the sources in the plan."""
         self.packs = packing
         """Whether samples are packed."""
-        self.is_planned = planned
-        """Whether it is known before they are read in which packs they are."""
+        self.limit = limit
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""
         self._group_sizes: dict[str, int] = {}
@@ -125,8 +124,8 @@ class Work:
         self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self.does]
         if packing:
             selection = hook_of(encoder, "select_samples_to_pack")
-            if isinstance(selection, Packing) and not (planned and selection.truncate is None):
-                fit = selection.cut if planned else selection.admitted
+            if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
+                fit = getattr(selection, limit)
                 self._stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
             for hook in ("select_samples_to_pack", "pack_selected_samples"):
                 if not is_overridden(encoder, hook):

@@ -74,8 +74,6 @@ class PlanOrder:
     """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
 
     All lanes of a process share one order and its tables. `costs` has the costs of each source, if weights count some.
-    If `is_joint`, all lanes of the job have one cursor, that of lane 0 of 1, from which packs are planned (see
-    `lanes.planned`).
     """
 
     def __init__(
@@ -85,10 +83,8 @@ class PlanOrder:
         shuffle: Shuffle | None,
         block_size: int,
         costs: Sequence[CostTable] | None = None,
-        *,
-        is_joint: bool = False,
     ) -> None:
-        self.shuffle, self.costs, self._is_joint = shuffle, costs, is_joint
+        self.shuffle, self.costs = shuffle, costs
         self._plan, self._seed, self._block_size = plan, seed, block_size
         self.names = [source.name for source in plan.sources]
         """Names of the sources in messages."""
@@ -176,13 +172,12 @@ class PlanOrder:
             return num_lanes, [[0]]
         geometry = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
-            chosen = self.shuffle.geometry(source, 1 if self._is_joint else num_lanes)
+            chosen = self.shuffle.geometry(source, num_lanes)
             geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
         return num_lanes, geometry
 
     def cursor(self, lane: int, state: LoaderState) -> Cursor:
         """A cursor at the start of a lane, under the current generation of `state`."""
-        lane = 0 if self._is_joint else lane
         if self.shuffle is None:
             return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
@@ -290,14 +285,12 @@ class PlanOrder:
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
         num_lanes, [[first_block]] = generation
-        num_lanes = 1 if self._is_joint else num_lanes
         return OrderedRow(sum(self.sizes), num_lanes, self._block_size, first_block)
 
     def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""
         assert self.shuffle is not None
         num_lanes, geometry = generation
-        num_lanes = 1 if self._is_joint else num_lanes
         rows = []
         for number, numbers in zip(range(len(geometry)) if sources is None else sources, geometry, strict=True):
             name = number, num_lanes, *numbers

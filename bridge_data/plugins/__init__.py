@@ -14,6 +14,11 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "features": {
+        "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "planned": "bridge_data.plugins.planned.planned_sources:PlannedSources",
+        "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
+    },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
     },

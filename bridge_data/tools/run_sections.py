@@ -36,6 +36,7 @@ from bridge_data.plugins.forget.forgotten import ForgottenSamples
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
 from bridge_data.plugins.ledger.ledger import LedgerSums, tallies
 from bridge_data.plugins.planned.planned import LanePacks
+from bridge_data.plugins.planned.planned_sources import PlannedSources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
 
@@ -236,8 +237,8 @@ class PlannedLanes:
 
     num_replayed = 0
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes) -> None:
-        self._dataset, self._state = dataset, state
+    def __init__(self, dataset: LaneDataset, planned: PlannedSources, state: LoaderState, changes: Changes) -> None:
+        self._dataset, self._planned, self._state = dataset, planned, state
         self._lists: Changes = [(0, dataset.forgotten), *changes]
         self._lanes: dict[int, tuple[LanePacks, list[list[UnitRefs]]]] = {}
 
@@ -254,7 +255,7 @@ class PlannedLanes:
                 f"{done} already"
             )
         if lane not in self._lanes:
-            self._lanes[lane] = self._dataset.packs_of(lane, self._state), []
+            self._lanes[lane] = self._planned.lane_packs(self._dataset, lane, self._state), []
         packs, known = self._lanes[lane]
         with contextlib.suppress(StopIteration):
             while len(known) < places.stop - done:
@@ -319,9 +320,9 @@ class RunSection:
             self.unknown = NEEDS_ENCODER
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
         self._lanes: LanesFrom | PlannedLanes
-        if dataset.batching.planned:
+        if (planned := planned_of(dataset)) is not None:
             self.assumes_no_skips = True
-            self._lanes = PlannedLanes(dataset, state, changes)
+            self._lanes = PlannedLanes(dataset, planned, state, changes)
         else:
             self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
 
@@ -433,7 +434,7 @@ def _section(
 ) -> RunSection:
     """The section from `state` to `later`, None if there is no later state."""
     make = functools.partial(_section_as, dataset, state, later, replay=replay, lists=lists)
-    if dataset.batching.planned:
+    if planned_of(dataset) is not None:
         return make(later)
     if later is None or not _was_changed_last(dataset, state, later):
         return make(later)
@@ -463,7 +464,7 @@ def _section_as(
     elif lists is None:
         unknown = _other_lists(dataset, state)
     run, changes = _with_lists(run, converted, later, lists)
-    is_shown = later is not None and not unknown and not dataset.batching.planned
+    is_shown = later is not None and not unknown and planned_of(dataset) is None
     skipped = _has_skipped(run, converted, later, changes) if is_shown and later is not None else None
     return RunSection(
         run,
@@ -556,7 +557,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "costs", "micro_batches", "planned")
+    names = ("draws", "cursors", "costs", "micro_batches", "packs")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 
@@ -566,7 +567,7 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
         state = state if state.skips is None else caught_up(state, run.lane)
-        state = run.redealt(state, num_lanes, range(num_lanes))
+        state = run.pack_sources.redealt(run, state, num_lanes, range(num_lanes))
     return state
 
 
@@ -693,8 +694,8 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
     order = dataset.order_of(plan, batching, costs)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
-    of_sources = None if dataset.costs is None else [dataset.costs[one] for one in numbers]
-    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten, costs=of_sources)
+    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
+    changed.pack_sources = dataset.pack_sources.of_data(changed)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 

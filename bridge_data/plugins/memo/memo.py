@@ -119,7 +119,7 @@ def keys_of(work: Work, sources: Sequence[Source], version: str, *, bare_keys: b
         if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
             keys.append(None)
             continue
-        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.packs, work.is_planned, _of_data(source)))
+        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.limit, _of_data(source)))
         keys.append(SampleKeys(content, None if seed is None else f"{seed} {source_key}"))
     return keys
 

@@ -8,7 +8,6 @@ step are those of `RunOrder`.
 """
 
 import collections
-import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.planned.planned_sources import dealt_to
 from bridge_data.plugins.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
 from bridge_data.plugins.view.charts import (
     EDGES,
@@ -302,16 +302,11 @@ def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
     """
     if not 1 <= ranks <= MAX_RANKS:
         raise ConfigError(f"ranks={ranks}: expected 1 to {MAX_RANKS:,}")
-    config, deal, length = (
-        run.dataset.worker_config,
-        run.dataset.deal,
-        None if steps is None else RunLength(steps=steps),
-    )
+    config, length = run.dataset.worker_config, None if steps is None else RunLength(steps=steps)
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
-    deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
     plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
     changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
-    data = run.dataset.changed(worker_config=changed, deal=deal)
+    data = dealt_to(run.dataset.changed(worker_config=changed), ranks)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 
