@@ -180,30 +180,28 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_plain_fields(config: Any, prefix: str = "") -> None:
-    """Check the types of the fields of a dataclass that are flags, numbers or choices (Literal), or None where their
-    type says so. Fields that may have other values are left out.
+    """Check the values of the fields of a dataclass that are flags or numbers, or None where their type says so, or
+    choices (Literal). Fields that may have other values are left out.
 
     Raises:
         ConfigError: if a value has another type, or is no choice.
     """
     for field in dataclasses.fields(config):
-        kinds = get_args(field.type) if isinstance(field.type, types.UnionType) else (field.type,)
-        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-        plain = [kind for kind in kinds if kind in _EXPECTED]
-        if len(plain) + bool(choices) < len(kinds):
-            continue
         value = getattr(config, field.name)
-        is_plain = type(value) in plain or (float in plain and type(value) is int)
-        is_index = int in plain and isinstance(value, int) and not isinstance(value, bool)
-        if not (is_plain or is_index or (isinstance(value, str) and value in choices)):
-            expected = [
-                *([f"one of {', '.join(map(repr, choices))}"] if choices else []),
-                *(_EXPECTED[k] for k in plain),
-            ]
-            raise ConfigError(f"{prefix}{field.name}={value!r}: expected {', or '.join(expected)}")
+        if get_origin(field.type) is Literal:
+            choices = get_args(field.type)
+            if not (isinstance(value, str) and value in choices):
+                raise ConfigError(f"{prefix}{field.name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+            continue
+        kinds = set(get_args(field.type) or [field.type])
+        is_number = isinstance(value, int) and not isinstance(value, bool) and not kinds.isdisjoint((int, float))
+        if kinds <= _EXPECTED.keys() and not (type(value) in kinds or is_number):
+            expected = ", or ".join(text for kind, text in _EXPECTED.items() if kind in kinds)
+            raise ConfigError(f"{prefix}{field.name}={value!r}: expected {expected}")
 
 
 _EXPECTED: dict[Any, str] = {bool: "True or False", int: "an integer", float: "a number", types.NoneType: "None"}
+"""The plain types of fields, and what messages call a value of each."""
 
 
 def path_text(name: str, value: Any) -> str:

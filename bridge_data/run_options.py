@@ -378,7 +378,7 @@ DELETED = {
     "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
     "from which the run takes them again"
 }
-"""Options of earlier versions, and the way out for those who ask for them."""
+"""Options of earlier versions, and what to do instead."""
 
 _DELETED_CHOICES = {
     "fork": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",

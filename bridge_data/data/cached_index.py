@@ -85,7 +85,7 @@ class RawTars(NamedTuple):
     names: Sequence[str]
 
     @property
-    def way_out(self) -> str:
+    def fix_command(self) -> str:
         """The command that prepares them."""
         return f"`{bridge_command('prepare', self.root)}`"
 
@@ -160,12 +160,12 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
     if split_part != TRAIN:
         raise ConfigError(
             f"{tars.path}: has no {META_FOLDER}, so all of its samples are in split part {TRAIN!r}, and there is no "
-            f"{split_part!r}: run {tars.way_out}, which divides the tars, or name others in a metadataset, with "
+            f"{split_part!r}: run {tars.fix_command}, which divides the tars, or name others in a metadataset, with "
             f"split_part: {TRAIN}"
         )
     compressed = next((name for name in tars.names if name.endswith(GZIP_SUFFIXES)), None)
     if compressed is not None:
-        raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.way_out}")
+        raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.fix_command}")
     index = _index_of(tars)
     counts = tuple(index.entries[name].count for name in tars.names)
 
@@ -206,7 +206,7 @@ def _index_of(tars: RawTars) -> BridgeIndex:
     except OSError as error:
         raise DatasetError(
             f"{folder}: the index of {tars.path} cannot be written there: {error}. Name another folder in "
-            f"{CACHE_VARIABLE}, or run {tars.way_out}"
+            f"{CACHE_VARIABLE}, or run {tars.fix_command}"
         ) from error
     try:
         with _alone(folder / f"{known_as}.lock", WAIT_S) as is_alone:
@@ -218,7 +218,7 @@ def _index_of(tars: RawTars) -> BridgeIndex:
                 index = BridgeIndex.open(path)
     except TimeoutError:
         raise DatasetError(
-            f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run {tars.way_out} "
+            f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run {tars.fix_command} "
             "once, which does that in several processes"
         ) from None
     if index is None:
@@ -298,7 +298,7 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
         logger.warning(
             "%s: has no %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to index them "
             "for all, by several processes, and to say what the samples are",
-            *(tars.path, META_FOLDER, len(tars.names), tars.way_out),
+            *(tars.path, META_FOLDER, len(tars.names), tars.fix_command),
         )
         return
     changed = [name for name in old.entries if name in versions and not _is_known(old, name, versions)]
@@ -360,13 +360,13 @@ def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None)
         return index
     num_samples = sum(shard_counts.values())
     if num_samples > MAX_SAMPLES:
-        way_out = bridge_command("prepare", root, "--tar-index-only")
+        fix_command = bridge_command("prepare", root, "--tar-index-only")
         logger.warning(
             "%s: was prepared by Energon, and has no index of ours: its samples are found by their headers, which "
             "takes longer. With %s samples the index is not made on opening: run `%s` once",
             root,
             f"{num_samples:,}",
-            way_out,
+            fix_command,
         )
         return None
     try:

@@ -98,7 +98,7 @@ class KeyIndex:
 
     def __init__(self, root: Location, file: Path) -> None:
         self.root = root
-        self.database = ReadOnlyDatabase(file, _way_out(root))
+        self.database = ReadOnlyDatabase(file, _fix(root))
         self.after_fork()
         forgetting_after_fork(self)
 
@@ -123,7 +123,7 @@ class KeyIndex:
         meta_folder(root)
         index = cls.find(root)
         if index is None:
-            raise ConfigError(f"{root}: has no index of its keys, {INDEX_SQLITE}; {_way_out(root)}")
+            raise ConfigError(f"{root}: has no index of its keys, {INDEX_SQLITE}; {_fix(root)}")
         return index
 
     @functools.cached_property
@@ -176,7 +176,7 @@ class KeyIndex:
         if not (are_numbers and isinstance(part, str) and shard < len(self.shard_names)):
             raise DatasetError(
                 f"{self.database.file}: is damaged: it has part {part!r} of {key!r} in shard number {shard!r}, at byte "
-                f"{offset!r}, {num_bytes!r} bytes; {self.database.way_out} --rescan"
+                f"{offset!r}, {num_bytes!r} bytes; {self.database.fix} --rescan"
             )
         return StoredPart(key, part, shard, offset, num_bytes)
 
@@ -192,7 +192,7 @@ class KeyIndex:
             if type(position) is not int or position < 0:
                 raise DatasetError(
                     f"{self.database.file}: is damaged: it has {key!r} at position {position!r} of shard number "
-                    f"{shard!r}; {self.database.way_out} --rescan"
+                    f"{shard!r}; {self.database.fix} --rescan"
                 )
             positions[shard] = position
         return dict(sorted(positions.items()))
@@ -218,5 +218,5 @@ class KeyIndex:
         return KeyIndex, (self.root, self.database.file)
 
 
-def _way_out(root: Location) -> str:
+def _fix(root: Location) -> str:
     return f"run `{bridge_command('prepare', root, '--tar-index-only')}`"

@@ -264,10 +264,10 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         data = storage.read_if_there(meta / name)
         if data is not None:
             return meta / name, data
-    root, way_out = meta.parent, f"run `{bridge_command('prepare', meta.parent)}`"
+    root, fix = meta.parent, f"run `{bridge_command('prepare', meta.parent)}`"
     if isinstance(root, Path) and (root / META_FOLDER).is_dir() and not _has_tars(root):  # of metadata of media alone
-        way_out = f"there are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes some of other files"
-    raise ConfigError(f"{meta / names[0]}: no such file; {way_out}")
+        fix = f"there are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes some of other files"
+    raise ConfigError(f"{meta / names[0]}: no such file; {fix}")
 
 
 def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:

@@ -46,15 +46,15 @@ class DamagedIndexError(DatasetError):
 
 
 class PagedFile:
-    """An index file with a valid table: its path on this machine, and the header's data about the table. `way_out` ends
+    """An index file with a valid table: its path on this machine, and the header's data about the table. `fix` ends
     the message about a damaged range."""
 
-    def __init__(self, path: str, magic: bytes, table_offset: int, checksum: int, way_out: str) -> None:
+    def __init__(self, path: str, magic: bytes, table_offset: int, checksum: int, fix: str) -> None:
         self.path, self.magic, self.table_offset, self.checksum = path, magic, table_offset, checksum
-        self.way_out = way_out
+        self.fix = fix
 
     @classmethod
-    def open(cls, path: Location, magic: bytes, way_out: str = "") -> "tuple[PagedFile, dict[str, Any]] | None":
+    def open(cls, path: Location, magic: bytes, fix: str = "") -> "tuple[PagedFile, dict[str, Any]] | None":
         """(the file at `path`, its table); None if there is none, or, with a warning, none that can be used here. One
         in an object store is copied to the disk first, once per machine."""
         copy = storage.local_copy(path)
@@ -75,7 +75,7 @@ class PagedFile:
         if not isinstance(table, dict):
             warn_unusable(copy, "is damaged")
             return None
-        return cls(str(copy), magic, offset, checksum, way_out), table
+        return cls(str(copy), magic, offset, checksum, fix), table
 
     def read(self, start: int, num_bytes: int, checksum: int) -> bytes:
         """A range of the data, whose CRC-32 is `checksum`.
@@ -94,7 +94,7 @@ class PagedFile:
             storage.close_file(self.path)  # perhaps of an earlier file at this path
         self._check_same()
         raise DamagedIndexError(
-            f"{self.path}: is damaged: bytes {start} to {start + num_bytes} are not as written{self.way_out}"
+            f"{self.path}: is damaged: bytes {start} to {start + num_bytes} are not as written{self.fix}"
         )
 
     def _check_same(self) -> None:

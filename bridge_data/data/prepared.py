@@ -228,7 +228,7 @@ class ShardSet(ListedFiles):
         """From our index, or else from `index.sqlite`; no shard is read."""
         index = KeyIndex.find(self.root) if self.index is None else None
         if self.index is None and index is None:
-            raise DatasetError(f"{self.root}: has no index of its keys; run {self._way_out}")
+            raise DatasetError(f"{self.root}: has no index of its keys; run {self._fix_command}")
         numbers = {} if index is None else {name: number for number, name in enumerate(index.shard_names)}
         first, last = (self.locate(samples[at])[0] for at in (0, -1)) if samples else (0, -1)
         for shard in range(first, last + 1):
@@ -237,7 +237,7 @@ class ShardSet(ListedFiles):
             if len(keys) != self.stored_counts[shard]:
                 raise DatasetError(
                     f"{self.root}: the index knows {len(keys)} samples in {name}, but the metadata "
-                    f"{self.stored_counts[shard]}; run {self._way_out}"
+                    f"{self.stored_counts[shard]}; run {self._fix_command}"
                 )
             left_out = set(self.excluded_positions.get(shard, ()))
             if left_out:
@@ -249,7 +249,7 @@ class ShardSet(ListedFiles):
         try:
             return self.index.segment(name).keys()
         except DamagedIndexError as error:
-            raise DatasetError(f"{error}. Run {self._way_out}.") from error
+            raise DatasetError(f"{error}. Run {self._fix_command}.") from error
 
     def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
         """By a search of `index.sqlite` for each key; a sample that our index has at another position is none. Without
@@ -280,7 +280,7 @@ class ShardSet(ListedFiles):
             return True
 
     @property
-    def _way_out(self) -> str:
+    def _fix_command(self) -> str:
         return f"`{bridge_command('prepare', self.root, '--tar-index-only')}`"
 
     def sample_columns(self) -> SampleColumns:
@@ -293,9 +293,9 @@ class ShardSet(ListedFiles):
 
     def verified(self) -> "ShardSet":
         if self.index is None or not self.index.has_digests:
-            way_out = bridge_command("prepare", self.root, "--tar-index-only", "--digest")
+            fix_command = bridge_command("prepare", self.root, "--tar-index-only", "--digest")
             why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
-            raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{way_out}`")
+            raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{fix_command}`")
         return dataclasses.replace(self, verifies_digests=True)
 
 
@@ -394,10 +394,10 @@ class ShardReader(RecordReader):
         table: ShardTable | None = self._open_indexed(shard, path, content, compressed)
         if table is None:
             if shards.verifies_digests:
-                way_out = bridge_command("prepare", shards.root, "--tar-index-only", "--digest")
+                fix_command = bridge_command("prepare", shards.root, "--tar-index-only", "--digest")
                 raise DatasetError(
                     f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
-                    f"damaged: restore it, or run `{way_out}`."
+                    f"damaged: restore it, or run `{fix_command}`."
                 )
             table = SpanShard(path, content, compressed, shards.stored_counts[shard])
         self._tables.put(shard, table, table.held_bytes + (0 if compressed is None else compressed.held_bytes))
@@ -423,9 +423,9 @@ class ShardReader(RecordReader):
             index = self.shards.index
             num_bytes = None if index is None else index.entries[self.shards.names[shard]].num_bytes
             if storage.is_remote(path):
-                file = PinnedFile(path, num_bytes=num_bytes, way_out=_REPLACED)
+                file = PinnedFile(path, num_bytes=num_bytes, fix=_REPLACED)
             else:
-                file = PinnedFile(path, storage.version(path), way_out=_REPLACED)
+                file = PinnedFile(path, storage.version(path), fix=_REPLACED)
             self._files[shard] = file
         return file
 

@@ -31,10 +31,10 @@ def text_of(data: bytes) -> str:
 
 
 class ReadOnlyDatabase:
-    """The SQLite file at `file`, which no one writes to. `way_out` ends the message if it cannot be read."""
+    """The SQLite file at `file`, which no one writes to. `fix` ends the message if it cannot be read."""
 
-    def __init__(self, file: Path, way_out: str) -> None:
-        self.file, self.way_out = file, way_out
+    def __init__(self, file: Path, fix: str) -> None:
+        self.file, self.fix = file, fix
         self.after_fork()
         forgetting_after_fork(self)
 
@@ -71,10 +71,10 @@ class ReadOnlyDatabase:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message names damaged text
-            raise DatasetError(f"{self.file}: cannot be read: {error}; {self.way_out}") from error
+            raise DatasetError(f"{self.file}: cannot be read: {error}; {self.fix}") from error
 
     def __reduce__(self) -> tuple[type["ReadOnlyDatabase"], tuple[Path, str]]:
-        return ReadOnlyDatabase, (self.file, self.way_out)
+        return ReadOnlyDatabase, (self.file, self.fix)
 
 
 def _bound(values: tuple[object, ...]) -> list[object]:

@@ -135,7 +135,7 @@ class SampleColumns:
         """Data that differ if the values do, in addition to the identity of the records."""
         return []
 
-    def way_out(self) -> str:
+    def fix_text(self) -> str:
         """How to have more columns."""
         return "a column of your own comes from a Parquet file: `columns: scores.parquet`"
 
@@ -143,7 +143,7 @@ class SampleColumns:
 class ParquetColumns:
     """The columns in the Parquet file at `path`, of which `copy` is the one on this machine."""
 
-    way_out = ""
+    fix = ""
     """Ends the message if they are damaged."""
 
     def __init__(self, path: Location | str, copy: Path) -> None:
@@ -157,7 +157,7 @@ class ParquetColumns:
         try:
             yield
         except Exception as error:
-            raise DatasetError(f"{self.path}: cannot be read: {error}{self.way_out}") from error
+            raise DatasetError(f"{self.path}: cannot be read: {error}{self.fix}") from error
 
 
 class OwnColumns(ParquetColumns):
@@ -224,7 +224,7 @@ class StoredColumns(ParquetColumns):
 
     def __init__(self, root: Location, copy: Path) -> None:
         command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--columns")
-        self.way_out = f"; run `{command('json.FIELD')}` with the names of all fields"
+        self.fix = f"; run `{command('json.FIELD')}` with the names of all fields"
         super().__init__(root / META_FOLDER / COLUMNS_PARQUET, copy)
         with self.reading(), open(copy, "rb") as file:
             sealed = (self.file.metadata.metadata or {}).get(_METADATA)
@@ -236,7 +236,7 @@ class StoredColumns(ParquetColumns):
             kinds, rows = json.loads(sealed[8:])
         self.kinds: dict[str, str] = kinds
         self.shards = {row[0]: (number, StoredShard(*row)) for number, row in enumerate(rows)}
-        self.way_out = f"; run `{command(','.join(kinds))}`"
+        self.fix = f"; run `{command(','.join(kinds))}`"
 
     def shard(self, entry: ShardEntry) -> tuple[int, StoredShard]:
         """The number of the row group of a shard, and what is stored of it.
@@ -247,7 +247,7 @@ class StoredColumns(ParquetColumns):
         number, found = self.shards.get(entry.name, (0, None))
         if found is None or found[1:4] != (entry.num_bytes, entry.mtime_ns, entry.count):
             stored = "no" if found is None else "older"
-            raise DatasetError(f"{self.path}: has {stored} values of shard {entry.name}{self.way_out}")
+            raise DatasetError(f"{self.path}: has {stored} values of shard {entry.name}{self.fix}")
         return number, found
 
     def table(self, entry: ShardEntry, columns: Collection[str]) -> Any:
@@ -316,8 +316,8 @@ class ShardColumns(SampleColumns):
     def __init__(self, shards: ShardSet) -> None:
         super().__init__(shards)
         if shards.index is None:
-            way_out = bridge_command("prepare", shards.root, "--tar-index-only")
-            raise ConfigError(f"{shards.root}: where: needs our index of the data set; run `{way_out}`")
+            fix_command = bridge_command("prepare", shards.root, "--tar-index-only")
+            raise ConfigError(f"{shards.root}: where: needs our index of the data set; run `{fix_command}`")
         self._shards, self._index = shards, shards.index
         self._copy = storage.local_copy(shards.root / META_FOLDER / COLUMNS_PARQUET)
         self._kept: tuple[Any, Any] = (None, None)
@@ -385,18 +385,18 @@ class ShardColumns(SampleColumns):
             arrays = [arrow.array(column, types[name]) for name, column in zip(fields, columns, strict=True)]
             yield arrow.record_batch([arrow_texts(keys), *arrays], ["key", *fields])
 
-    def way_out(self) -> str:
+    def fix_text(self) -> str:
         root, first = self._shards.root, ""
         if storage.is_remote(root):
             root, first = Path(root.name), "on a disk, before the data are copied to the store: "
         elif not (root / META_FOLDER).is_dir():
             as_they_are = ("--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset")
             prepared = bridge_command("prepare", root, *as_they_are, "--columns", "json.FIELD")
-            return f"`{prepared}` prepares these tars, with fields of JSON parts; {super().way_out()}"
+            return f"`{prepared}` prepares these tars, with fields of JSON parts; {super().fix_text()}"
         fields = bridge_command("prepare", root, "--tar-index-only", "--columns", "json.FIELD")
         sizes = bridge_command("prepare-media", root, "--media-metadata-by-extension")
         return (
-            f"{first}`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().way_out()}"
+            f"{first}`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().fix_text()}"
         )
 
     def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:

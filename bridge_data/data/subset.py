@@ -220,8 +220,8 @@ class _RangeColumns(SampleColumns):
     def identity(self) -> list[Any]:
         return self._of_all.identity()
 
-    def way_out(self) -> str:
-        return self._of_all.way_out()
+    def fix_text(self) -> str:
+        return self._of_all.fix_text()
 
     def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
         arrow = arrow_package()

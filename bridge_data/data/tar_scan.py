@@ -254,12 +254,12 @@ def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = 
             f"{file}: is empty, with 0 bytes in it, as when it was never written, or the disk was full. Write or copy "
             "it again, remove it, or leave it out with --exclude."
         )
-    way_out = (
+    fix = (
         "Write it again." if is_gzip(file) else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
     )
     raise DatasetError(
         f"{file}: ends at byte {end} without the end mark of a tar, {f'after {after}, ' if after else ''}so it was cut "
-        f"off while it was written or copied. {way_out}"
+        f"off while it was written or copied. {fix}"
     )
 
 

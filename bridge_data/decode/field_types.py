@@ -34,10 +34,10 @@ class FieldTypeError(SampleError):
 class FieldType:
     """The declared type of a field. `known` are the types whose values all fit, as far as they were seen."""
 
-    __slots__ = ("_hint", "_is_by_type", "known")
+    __slots__ = ("_hint", "known")
 
     def __init__(self, hint: Any) -> None:
-        self._hint, self._is_by_type = hint, not _has_literals(hint)
+        self._hint = hint
         self.known: set[type] = set()
 
     def fits(self, value: Any) -> bool:
@@ -47,7 +47,7 @@ class FieldType:
             return True
         if not is_of_type(value, self._hint):
             return False
-        if self._is_by_type and kind not in _CONTAINERS:
+        if kind not in _CONTAINERS and not _has_literals(self._hint):
             self.known.add(kind)
         return True
 

@@ -282,13 +282,13 @@ class SampleLoader(Loader):
 
     def _wrong_type(self, key: str, field: str, value: Any, declared: FieldType) -> FieldTypeError:
         access, of = self._source.field_map[field], self._class.__name__
-        way_out = "fix the data, the field map, or the annotation of the field"
+        fix = "fix the data, the field map, or the annotation of the field"
         if isinstance(value, bytes):
             ending = access.part.rpartition(".")[2]
-            way_out += f", or decode it: SampleDecoder(handlers={{{ending!r}: ...}})"
+            fix += f", or decode it: SampleDecoder(handlers={{{ending!r}: ...}})"
         return FieldTypeError(
             f"sample {key!r}: {access} is {shown(value)}; field {field!r} of {of} takes {declared} "
-            f"({self._source.config_file}): {way_out}"
+            f"({self._source.config_file}): {fix}"
         )
 
     def _handler(self, part: str) -> Handler | None:

@@ -1,7 +1,7 @@
 """What the fields of a chat say: those of a row, of a turn, of a part of a turn, and of an image or video named there.
 
 A field is *used*; or *harmless*: an id, an origin, a licence, a score, without which the same is learnt; or *meaningful
-and not supported*: a `SampleError` names it, what it says, and the way out. Of a field that is none of these, the log
+and not supported*: a `SampleError` names it, what it says, and how to fix it. Of a field that is none of these, the log
 tells once a data set (and process) that it is left out. Empty values (null, "", [], {}) and values at which a field
 says nothing (`label: true`) are as if it were not there.
 
@@ -39,11 +39,11 @@ NOT_LEARNT = ("masked", "mask", "no_loss", "ignore_loss")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What a field `says`, and the way out. Values in `neutral` say nothing; with `repeats`, nor do texts that are in
+    """What a field `says`, and how to fix it. Values in `neutral` say nothing; with `repeats`, nor do texts that are in
     the turns anyway, nor numbers. If there are `only` some values that say it, the field is unknown with others."""
 
     says: str
-    way_out: str
+    fix: str
     neutral: tuple[Any, ...] = ()
     repeats: bool = False
     only: tuple[Any, ...] = ()
@@ -258,7 +258,7 @@ def check_fields(
     `media` the kinds of media that the sample has ("image", "video"): a field that repeats them says nothing more.
 
     Raises:
-        SampleError: naming the field, what it says, and the way out.
+        SampleError: naming the field, what it says, and how to fix it.
     """
     unknown: list[str] = []
     for name, value in fields.items():
@@ -280,7 +280,7 @@ def check_fields(
         else:
             raise SampleError(
                 f"sample {key!r}: {place.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
-                f"and is not supported: {meaning.way_out}; or write a cooker"
+                f"and is not supported: {meaning.fix}; or write a cooker"
             )
     return unknown
 
@@ -294,7 +294,7 @@ def check_media_part(part: str, key: str) -> None:
     """Refuse sample `key` if its part, an image or a video by its name, is none to be seen: sound, or a mask.
 
     Raises:
-        SampleError: naming the part, what it is, and the way out.
+        SampleError: naming the part, what it is, and how to fix it.
     """
     stem, _, ending = part.rpartition(".")
     _, words = _plain(stem)
@@ -303,7 +303,7 @@ def check_media_part(part: str, key: str) -> None:
     if meaning is not None:
         raise SampleError(
             f"sample {key!r}: has the part {part!r}, which {meaning.says}, and is not supported: "
-            f"{meaning.way_out}; or leave it out by `part_filter`, or write a cooker"
+            f"{meaning.fix}; or leave it out by `part_filter`, or write a cooker"
         )
 
 

@@ -71,13 +71,13 @@ def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
         inner = getattr(processor, "image_processor", None)
         home = next((family for start, family in _MADE_FOR.items() if name.startswith(start)), None)
         if inner is not None:
-            way_out = f"Pass the image_processor of that {name}, a {type(inner).__name__}"
+            fix = f"Pass the image_processor of that {name}, a {type(inner).__name__}"
         elif home is not None and home != owner:
-            way_out = f"The family for {name} is {home}; or pass the image processor of the checkpoint of your model"
+            fix = f"The family for {name} is {home}; or pass the image processor of the checkpoint of your model"
         else:
-            way_out = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
+            fix = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
         why = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {way_out}"
+        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {fix}"
         raise ConfigError(told) from error
 
 

@@ -265,8 +265,8 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
     except ImportError as error:
         missing = error.name or ""
         is_other = missing and not f"{module_name}.".startswith(f"{missing}.")
-        way_out = f"; install {missing}, or use a machine that has it" if is_other else ""
-        raise module.error(f"__module__: {module_name!r} cannot be imported: {error}{way_out}") from error
+        fix = f"; install {missing}, or use a machine that has it" if is_other else ""
+        raise module.error(f"__module__: {module_name!r} cannot be imported: {error}{fix}") from error
 
 
 def check_fields(sample_class: SampleClass, field_map: Node, columns: Sequence[str] = ()) -> None:
@@ -275,7 +275,7 @@ def check_fields(sample_class: SampleClass, field_map: Node, columns: Sequence[s
     entries = field_map.mapping(f"field_map of {sample_class.__name__}", names)
     for name in required_fields(sample_class):
         if not name.startswith("__") and name not in entries:
-            way_out = f"add a line such as `{name}: jpg` or `{name}: json[{name}]`"
+            fix = f"add a line such as `{name}: jpg` or `{name}: json[{name}]`"
             if columns:
-                way_out = f"add {name!r} with one of the columns {', '.join(columns)}"
-            raise field_map.error(f"field_map: {name!r} is missing, which {sample_class.__name__} requires; {way_out}")
+                fix = f"add {name!r} with one of the columns {', '.join(columns)}"
+            raise field_map.error(f"field_map: {name!r} is missing, which {sample_class.__name__} requires; {fix}")

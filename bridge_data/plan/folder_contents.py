@@ -129,7 +129,7 @@ def _path_of(folder: str, kind: str, names: list[str]) -> str:
 
 
 def why_no_lines(path: str) -> str | None:
-    """Why there is no data set at `path`, and the way out, if it names files of JSON lines in another way than as one
+    """Why there is no data set at `path`, and the fix, if it names files of JSON lines in another way than as one
     file `.jsonl`: a folder, a pattern, a compressed file, or one of another ending; None if it does not."""
     if storage.is_folder(path):
         found = kinds_of(files_below(path))

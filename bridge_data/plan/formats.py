@@ -236,7 +236,7 @@ class UnpreparedTars(Format):
     def describe(self, path: str) -> str:
         tars = find_raw_tars(path)
         assert tars is not None
-        return f"holds tars without {META_FOLDER}: run {tars.way_out}"
+        return f"holds tars without {META_FOLDER}: run {tars.fix_command}"
 
     def open(self, reference: Reference, opening: Opening) -> Source:
         path, part, cache = reference.path, reference.scope.split_part, reference.scope.cache

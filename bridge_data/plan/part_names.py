@@ -52,7 +52,7 @@ def first_pair(parts: Iterable[str]) -> tuple[str, str] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _in_other_cases(part: str) -> frozenset[str]:
-    return frozenset(name for name in alike(part) if name.lower() == part.lower()) - {part}
+    return frozenset([name for name in alike(part) if name.lower() == part.lower()]) - {part}
 
 
 def _cases(name: str) -> Iterable[str]:

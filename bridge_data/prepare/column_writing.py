@@ -87,8 +87,8 @@ def prepare_columns(
     with preparing_alone(root) as remove_temporary:
         index = PreparedDataset.open(root, limits).index
         if index is None:
-            way_out = bridge_command("prepare", root, "--tar-index-only")
-            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
+            fix_command = bridge_command("prepare", root, "--tar-index-only")
+            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{fix_command}` first")
         path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
         known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
@@ -308,5 +308,5 @@ def _check_unchanged(root: Path, shard: ShardEntry) -> None:
     except OSError as error:
         raise DatasetError(f"{root / shard.name}: cannot be read: {error.strerror}") from error
     if (status.st_size, status.st_mtime_ns) != (shard.num_bytes, shard.mtime_ns):
-        way_out = bridge_command("prepare", root, "--tar-index-only")
-        raise DatasetError(f"{root / shard.name}: has changed since it was indexed; run `{way_out}` first")
+        fix_command = bridge_command("prepare", root, "--tar-index-only")
+        raise DatasetError(f"{root / shard.name}: has changed since it was indexed; run `{fix_command}` first")

@@ -205,8 +205,8 @@ def prepare_media(
     storage.close_files()  # a file that was replaced since this process read it must be reopened
     prepared = any((meta / name).is_file() for name in (INFO_JSON, INFO_YAML))
     if prepared and not (meta / INDEX_SQLITE).is_file():
-        way_out = bridge_command("prepare", root, "--tar-index-only")
-        raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
+        fix_command = bridge_command("prepare", root, "--tar-index-only")
+        raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{fix_command}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
             dataset = PreparedDataset.open(root, limits)

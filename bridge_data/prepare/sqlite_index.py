@@ -324,10 +324,10 @@ def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
         remove_temporary([path.parent])
         shared = SharedKeys.find(ReadOnlyDatabase(path, "prepare the data set again")) if path.is_file() else None
         if shared is not None:
-            way_out = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
+            fix_command = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
             raise DatasetError(
                 f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
-                f"`{way_out}` first, which puts the shard's name in front of each key."
+                f"`{fix_command}` first, which puts the shard's name in front of each key."
             )
         with replacing(path) as temporary:
             if path.is_file():

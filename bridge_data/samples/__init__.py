@@ -103,11 +103,11 @@ def _provenance(cls: type, base: Any, expected: str, given: Mapping[str, Any]) -
     try:
         return {name: getattr(base, name) for name in PROVENANCE if name not in given}
     except AttributeError:
-        way_out = "pass the one that this one is made from"
+        fix = "pass the one that this one is made from"
         if isinstance(base, dict):
-            way_out = f"for a crude sample write {cls.__name__}(**basic_sample_keys(sample), ...)"
+            fix = f"for a crude sample write {cls.__name__}(**basic_sample_keys(sample), ...)"
         kind = type(base).__name__
-        raise TypeError(f"{cls.__name__}.derive_from: expected {expected}, got {kind}; {way_out}") from None
+        raise TypeError(f"{cls.__name__}.derive_from: expected {expected}, got {kind}; {fix}") from None
 
 
 @edataclass

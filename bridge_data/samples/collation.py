@@ -234,7 +234,7 @@ def _field_names(value: Any) -> KeysView[str] | None:
 @functools.lru_cache(maxsize=256)  # asked for every batch
 def _names_of_class(kind: type) -> KeysView[str] | None:
     if dataclasses.is_dataclass(kind):
-        return dict.fromkeys(field.name for field in dataclasses.fields(kind)).keys()
+        return {field.name: None for field in dataclasses.fields(kind)}.keys()
     return dict.fromkeys(kind._fields).keys() if issubclass(kind, tuple) and hasattr(kind, "_fields") else None
 
 

@@ -311,21 +311,21 @@ def output(name: str, path: str | os.PathLike[str]) -> Location:
 
 
 OF_THE_MACHINE = "the processes of a machine share it: give a folder of this machine"
-"""The way out for folders that hold what is kept for speed alone."""
+"""The fix for folders that hold what is kept for speed alone."""
 
 COPY_IT = "write it to a disk, and copy it to the store"
-"""The way out for a file that a command writes."""
+"""The fix for a file that a command writes."""
 
 
-def output_on_disk(name: str, path: str | os.PathLike[str], way_out: str) -> Path:
-    """The same, for what is written to a disk only; `way_out` says what a user with a store can do.
+def output_on_disk(name: str, path: str | os.PathLike[str], fix: str) -> Path:
+    """The same, for what is written to a disk only; `fix` says what a user with a store can do.
 
     Raises:
         ConfigError: as `output`, and for a URL of a store.
     """
     found = output(name, path)
     if isinstance(found, RemotePath):
-        raise ConfigError(f"{name}={str(found)!r}: is written to a disk, not to an object store; {way_out}")
+        raise ConfigError(f"{name}={str(found)!r}: is written to a disk, not to an object store; {fix}")
     return found
 
 
@@ -439,9 +439,9 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
 
 class PinnedFile:
     """The content at `path`, which must stay of one version: `version`, or if that is None, the first one that is
-    found, which must have `num_bytes` bytes if that is not None. `way_out` ends the message if it does not."""
+    found, which must have `num_bytes` bytes if that is not None. `fix` ends the message if it does not."""
 
-    __slots__ = ("num_bytes", "path", "version", "way_out")
+    __slots__ = ("fix", "num_bytes", "path", "version")
 
     def __init__(
         self,
@@ -449,9 +449,9 @@ class PinnedFile:
         version: Version | None = None,
         *,
         num_bytes: int | None = None,
-        way_out: str = "Restore it, or start again.",
+        fix: str = "Restore it, or start again.",
     ) -> None:
-        self.path, self.version, self.num_bytes, self.way_out = path, version, num_bytes, way_out
+        self.path, self.version, self.num_bytes, self.fix = path, version, num_bytes, fix
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """`num_bytes` bytes from byte `start`.
@@ -473,13 +473,13 @@ class PinnedFile:
         if self.num_bytes not in (None, found.num_bytes):
             raise DatasetError(
                 f"{self.path}: has {found.num_bytes} bytes, but had {self.num_bytes} when it was prepared. It was "
-                f"replaced. {self.way_out}"
+                f"replaced. {self.fix}"
             )
         known = self.version or found
         if known != found:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: size and time of change, or in a store the ETag, were "
-                f"{known.num_bytes} and {known.changed}, and are {found.num_bytes} and {found.changed}. {self.way_out}"
+                f"{known.num_bytes} and {known.changed}, and are {found.num_bytes} and {found.changed}. {self.fix}"
             )
         self.version = found
 

@@ -123,10 +123,10 @@ def choose_cooker(
 
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
         sample = first()
-        way_out = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table else "Add"
+        fix = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table else "Add"
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            f"{way_out} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
+            f"{fix} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
             f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: "
             f"{example_of_cookers(sample)}"
         )

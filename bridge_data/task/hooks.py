@@ -14,7 +14,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +36,7 @@ from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import (
     HOOKS,
+    MAPPED_TYPES,
     Declared,
     DefaultTaskEncoder,
     TaskEncoder,
@@ -90,13 +91,14 @@ hide them, and would make replicas differ."""
 
 def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     """Whether the user's encoder overrides `hook`."""
-    return next(_versions(encoder, hook), None) is not None
+    return bool(_versions(encoder, hook))
 
 
 def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
-    owner = _owner(encoder, hook)
-    return is_overridden(owner, hook) or (isinstance(owner, DefaultTaskEncoder) and owner.maps(hook))
+    if is_overridden(encoder, hook):
+        return True
+    return hook in MAPPED_TYPES and getattr(_owner(encoder, hook), MAPPED_TYPES[hook], None) is not None
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
@@ -116,28 +118,28 @@ def _owner(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> TaskEncoder[A
 def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:
     """What `hook` declares: seeded if any of its versions is, since it may call the others; and the failure tolerance
     of the outermost version that has one."""
-    versions = [declared(version) for version in _versions(encoder, hook)]
+    versions = _versions(encoder, hook)
     if hook == "cook_crude_sample":
-        versions += [declared(cooker.cook) for cooker in encoder.cookers]
-    tolerances = [version.failure_tolerance for version in versions if version.failure_tolerance is not None]
-    return Declared(
-        seeded=any(version.seeded for version in versions), failure_tolerance=tolerances[0] if tolerances else None
-    )
+        versions += [cooker.cook for cooker in encoder.cookers]
+    seeded, tolerance = False, None
+    for version in map(declared, versions):
+        seeded = seeded or version.seeded
+        tolerance = version.failure_tolerance if tolerance is None else tolerance
+    return Declared(seeded=seeded, failure_tolerance=tolerance)
 
 
-def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[Any]:
+def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> list[Any]:
     """The user's versions of a hook, in the order in which `super()` calls them."""
-    if hook in vars(encoder):
-        yield vars(encoder)[hook]
+    versions = [vars(encoder)[hook]] if hook in vars(encoder) else []
     for cls in type(encoder).__mro__:
         if cls is AugmentTaskEncoder:
             assert isinstance(encoder, AugmentTaskEncoder)
-            yield from _versions(encoder.task_encoder, hook)
-            return
+            return versions + _versions(encoder.task_encoder, hook)
         if cls in (DefaultTaskEncoder, TaskEncoder):
-            return
+            break
         if hook in vars(cls):
-            yield vars(cls)[hook]
+            versions.append(vars(cls)[hook])
+    return versions
 
 
 def may_yield(hook: Any) -> bool:
@@ -193,7 +195,7 @@ class Hooks:
         self.last_skip = "", ""
         """The hook of the last skip, and the reason."""
         self._declared = {name: declaration(encoder, name) for name in HOOKS}
-        self.seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
+        self.seeded = frozenset([name for name, hook in self._declared.items() if hook.seeded])
         """The hooks that may draw random numbers."""
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)

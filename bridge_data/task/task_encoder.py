@@ -42,6 +42,9 @@ HOOKS = (
 )
 """The hooks by which batches are made. The position of a hook is part of its random seed: append only."""
 
+MAPPED_TYPES = {"encode_sample": "_encoded_sample_type", "encode_batch": "_batch_type"}
+"""Hooks of `DefaultTaskEncoder` that do nothing unless this attribute is a type to map their argument to."""
+
 _SEEDED = "__bridge_data_seeded__"
 
 
@@ -344,11 +347,6 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         self._encoded_sample_type = encoded_sample_type
         self._raw_batch_type = raw_batch_type
         self._batch_type = batch_type
-
-    def maps(self, hook: str) -> bool:
-        """Whether a hook of this class maps its argument to a type."""
-        target = {"encode_sample": "_encoded_sample_type", "encode_batch": "_batch_type"}.get(hook)
-        return target is not None and getattr(self, target) is not None
 
     @stateless
     def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:

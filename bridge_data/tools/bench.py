@@ -508,8 +508,8 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
     sources = profile.sources if source is None else [profile.sources[source.number]]
     for shards in (tars_of(source.records) for source in sources):
         if shards is not None and shards.index is None:
-            way_out = bridge_command("prepare", shards.root, "--tar-index-only")
-            return f"The offsets of the parts are not in an index: run `{way_out}`."
+            fix_command = bridge_command("prepare", shards.root, "--tar-index-only")
+            return f"The offsets of the parts are not in an index: run `{fix_command}`."
     return "Larger chunks (max_samples_per_sequence) are read from fewer places."
 
 

@@ -387,7 +387,7 @@ def _metadata(root: Path) -> Iterator[Finding]:
             code=code,
             level=Level.STOPS if code in _STOPPING else Level.NOTE,
             what=f"{root}: {KINDS[code].what}: {f'{where}: ' if where else ''}{faults[0].cause}{more}",
-            change=KINDS[code].way_out,
+            change=KINDS[code].fix,
         )
 
 
@@ -491,12 +491,12 @@ def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
             )
         elif source.epochs > MANY_EPOCHS:
             share = MANY_EPOCHS * source.num_samples / total
-            way_out = f"lower its weight to {share:.2%} of the draws or less" if enough else "train fewer steps"
+            fix = f"lower its weight to {share:.2%} of the draws or less" if enough else "train fewer steps"
             yield Finding(
                 code="many-epochs",
                 level=Level.NOTE,
                 what=f"{source.name}: each sample comes {source.epochs:,.1f} times in this run",
-                change=f"{way_out}, or add data",
+                change=f"{fix}, or add data",
                 gain=f"at most {MANY_EPOCHS} epochs",
                 factor=source.epochs / MANY_EPOCHS,
             )

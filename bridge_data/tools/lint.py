@@ -212,8 +212,8 @@ def _sources(path: Path, part: str, failures: dict[str, list[str]], config: Lint
         errors.append(error)
     for failure in errors:
         if isinstance(failure, WhereOptionError):
-            way_out = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
-            raise ConfigError(f"{failure}{way_out}")
+            fix = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
+            raise ConfigError(f"{failure}{fix}")
         failures.setdefault(str(failure), []).append(part)
 
 

@@ -80,7 +80,7 @@ class FaultKind(NamedTuple):
     Members without a part name are a fault, although `prepare` skips them with a note: they are in no sample."""
 
     what: str
-    way_out: str
+    fix: str
     is_note: bool = False
 
 
@@ -242,7 +242,7 @@ class LintReport:
                 "code": code,
                 "is_note": kind.is_note,
                 "what": kind.what,
-                "way_out": kind.way_out,
+                "fix": kind.fix,
                 "count": self.counts[code],
                 "shown": [dataclasses.asdict(fault) for fault in self.kept.get(code, ())],
             }

@@ -479,8 +479,8 @@ def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        way_out = 'pip install "bridge-data[parquet]", or write .jsonl'
-        raise ConfigError(f"{file}: Parquet needs pyarrow: {way_out}") from error
+        fix = 'pip install "bridge-data[parquet]", or write .jsonl'
+        raise ConfigError(f"{file}: Parquet needs pyarrow: {fix}") from error
     numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
     fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
     texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]

@@ -186,8 +186,8 @@ def test_what_was_done_to_a_shard_is_found_out_by_its_headers_size_and_version(i
     reader = prepared()
     write_tar(path, dict(sorted(members.items(), key=lambda one: one[1] != b"two")))
     for index, key in ((0, "1"), (1, "2")):
-        way_out = r"copy \.nv-meta with" if in_store else "restore it"
-        with pytest.raises(DatasetError, match=rf"a\.tar: sample '{key}': its part 'txt'.*was replaced.*{way_out}"):
+        fix = r"copy \.nv-meta with" if in_store else "restore it"
+        with pytest.raises(DatasetError, match=rf"a\.tar: sample '{key}': its part 'txt'.*was replaced.*{fix}"):
             reader.read(index)
     assert reader.read(2).parts == {"txt": b"three"}
     reader = prepared()

@@ -135,7 +135,7 @@ def test_two_kinds_in_a_store_are_refused_too(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "way_out"),
+    ("path", "fix"),
     [
         ("d", "bridge-data convert"),
         ("d/*.jsonl", "bridge-data convert"),
@@ -146,7 +146,7 @@ def test_two_kinds_in_a_store_are_refused_too(bucket: Bucket) -> None:
         ("lines.ndjson", "rename it"),
     ],
 )
-def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path: Path, path: str, way_out: str) -> None:
+def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path: Path, path: str, fix: str) -> None:
     (tmp_path / "d").mkdir()
     line = json.dumps({"text": "a"}) + "\n"
     for part in range(3):
@@ -156,14 +156,14 @@ def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path:
     (tmp_path / "lines.ndjson").write_text(line)
     with pytest.raises(ConfigError) as error:
         load_plan(tmp_path / path)
-    assert str(tmp_path / path) in str(error.value) and way_out in str(error.value)
+    assert str(tmp_path / path) in str(error.value) and fix in str(error.value)
     for command in (("info", tmp_path / path), ("prepare", tmp_path / path, *RATIO)):
         result = run_command(*command)
-        assert result.exit_code == 1 and way_out in result.stderr
+        assert result.exit_code == 1 and fix in result.stderr
     if "*" in path or "?" in path:
         result = run_command("convert", tmp_path / path, tmp_path / "out", "--non-interactive")
         assert result.exit_code == 1 and "--include" in result.stderr
     if "gz" in path:
         for more in ((), ("--format", "jsonl")):
             result = run_command("convert", tmp_path / path, tmp_path / "out", "--non-interactive", *more)
-            assert result.exit_code == 1 and way_out in result.stderr
+            assert result.exit_code == 1 and fix in result.stderr

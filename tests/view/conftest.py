@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tools.view.shown_data import write_site
+from tests.plugins.view.shown_data import write_site
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -272,8 +272,8 @@ def _reporting(folder: Path) -> Iterator[None]:
     try:
         yield
     except importlib.import_module("duckdb").Error as error:
-        way_out = "set TMPDIR to a folder with more space"
-        raise DatasetError(f"{folder}: samples cannot be compared: {error}; {way_out}") from error
+        fix = "set TMPDIR to a folder with more space"
+        raise DatasetError(f"{folder}: samples cannot be compared: {error}; {fix}") from error
 
 
 def check_table(file: Path) -> None:

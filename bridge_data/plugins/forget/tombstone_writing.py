@@ -344,9 +344,9 @@ def _check(root: Path, unknown: Sequence[str], ambiguous: Mapping[str, Sequence[
     if lines:
         more = f"\n  and {len(lines) - MAX_NAMED:,} more" if len(lines) > MAX_NAMED else ""
         are = "key is" if len(lines) == 1 else "keys are"
-        way_out = " (--ignore-unknown leaves out those that no sample has)" if unknown else ""
+        fix = " (--ignore-unknown leaves out those that no sample has)" if unknown else ""
         raise ConfigError(
-            f"{root}: {len(lines):,} {are} wrong, and nothing was written{way_out}:\n  "
+            f"{root}: {len(lines):,} {are} wrong, and nothing was written{fix}:\n  "
             + "\n  ".join(lines[:MAX_NAMED])
             + more
         )

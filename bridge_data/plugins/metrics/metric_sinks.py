@@ -161,7 +161,7 @@ def line_of(report: MetricsReport) -> str:
 
 
 _APPENDED = "lines are added to it all the time: give a path on a disk, and copy it when the run has ended"
-"""The way out for metrics."""
+"""The fix for files of metrics."""
 
 
 class JsonlSink:

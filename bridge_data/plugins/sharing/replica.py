@@ -128,11 +128,9 @@ def join_replica(pg_collection: Any = None) -> Replica:
     )
 
 
-def _check_distributed(why: str, way_out: str) -> None:
+def _check_distributed(why: str, fix: str) -> None:
     if not is_distributed():
-        raise ConfigError(
-            f"{why}, but torch.distributed is not initialised; call init_process_group first, or {way_out}"
-        )
+        raise ConfigError(f"{why}, but torch.distributed is not initialised; call init_process_group first, or {fix}")
 
 
 class ReplicaLoader(BackgroundLoader):

@@ -204,11 +204,11 @@ class HfStore:
         text = f"{status} {error.server_message or code or answer.reason_phrase}"  # the message would have a signed URL
         page = f"{self._endpoint}/datasets/{self._name}"
         if status in (401, 403) or code == "RepoNotFound":
-            way_out = (
+            fix = (
                 f"If there is a data set {self._name}, it is private or gated: set HF_TOKEN to a token that may read "
                 f"it, and accept its conditions at {page}."
             )
-            return Denied(text, way_out)
+            return Denied(text, fix)
         if code == "RevisionNotFound":
             return RequestError(f"there is no revision {self._revision!r}; see {page}/tree/main ({text})")
         if status == 404:

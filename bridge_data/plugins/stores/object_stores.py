@@ -138,11 +138,11 @@ _CREDENTIALS = (
 
 
 class Denied(RequestError):
-    """The credentials are missing or insufficient; `way_out` says what to do."""
+    """The credentials are missing or insufficient; `fix` says what to do."""
 
-    def __init__(self, message: str, way_out: str = _CREDENTIALS) -> None:
+    def __init__(self, message: str, fix: str = _CREDENTIALS) -> None:
         super().__init__(message)
-        self.way_out = way_out
+        self.fix = fix
 
 
 def is_transient_status(status: int) -> bool:
@@ -206,7 +206,7 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float, done:
     if isinstance(fault, Missing):
         return DatasetError(f"{what}: no such object. Check the URL, or copy it there. ({fault})")
     if isinstance(fault, Denied):
-        return DatasetError(f"{what}: access denied. {fault.way_out} ({fault})")
+        return DatasetError(f"{what}: access denied. {fault.fix} ({fault})")
     if not fault.is_transient:
         return DatasetError(f"{what}: cannot be {done}: {fault}")
     return DatasetError(

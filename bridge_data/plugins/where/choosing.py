@@ -282,7 +282,7 @@ class SampleQuery:
         near = difflib.get_close_matches(".".join(names), known, n=1, cutoff=0.5)
         guess = f"; did you mean {known[near[0]]!r}?" if near else "."
         shown = listed([*known.values()], MAX_SHOWN)
-        return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
+        return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.fix_text()}"
 
     def _check_type(self, path: ColumnPath, kind: Any) -> None:
         """Ensure that the engine knows the type of a column."""

@@ -118,8 +118,8 @@ class MediaRoot:
         written = Path(os.path.normpath(self.folder.absolute() / name))
         is_link = any(written.is_relative_to(folder) for folder in (self.folder.absolute(), self._resolved))
         if not (path.is_relative_to(self._resolved) or (self._follows and is_link)):
-            way_out = "--follow-links" if is_link else "a --media-root that holds it"
-            raise SampleError(f"{name!r} leads out of {self.folder}, to {path}: give {way_out}, if it is meant")
+            fix = "--follow-links" if is_link else "a --media-root that holds it"
+            raise SampleError(f"{name!r} leads out of {self.folder}, to {path}: give {fix}, if it is meant")
         if not path.is_file():
             raise SampleError(f"{shown}: is not a file")
         return path

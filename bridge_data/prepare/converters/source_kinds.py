@@ -73,8 +73,8 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     """
     config = config or SourceConfig()
     if not path.exists():
-        way_out = "; of several files, give their folder, with --include GLOB" if is_pattern(str(path)) else ""
-        raise ConfigError(f"{path}: no such file or folder{way_out}")
+        fix = "; of several files, give their folder, with --include GLOB" if is_pattern(str(path)) else ""
+        raise ConfigError(f"{path}: no such file or folder{fix}")
     source = _OPENERS[config.format or find_format(path, config.include)](path, config)
     if not len(source):
         raise ConfigError(f"{path}: holds no records")

@@ -107,7 +107,7 @@ def _shown(report: LintReport) -> Iterator[str]:
         yield from (f"  {_line(fault, several)}" for fault in shown)
         if count > len(shown):
             yield f"  … and {count - len(shown):,} more"
-        yield f"  → {kind.way_out}\n"
+        yield f"  → {kind.fix}\n"
     looked = counted(report.num_samples, "sample")
     if report.num_shards:
         looked += f" in {counted(report.num_shards, 'shard')}"

@@ -346,18 +346,18 @@ def _find_modules_here(context: click.Context, option: click.Parameter, names: t
     return names
 
 
-def answers(ask: Callable[[], Answer], way_out: str) -> Answer:
+def answers(ask: Callable[[], Answer], fix: str) -> Answer:
     """The user's answer.
 
     Raises:
-        ConfigError: if no one can answer; `way_out` says which flags to give instead.
+        ConfigError: if no one can answer; `fix` says which flags to give instead.
     """
     try:
         return ask()
     except click.Abort:
         if sys.stdin is not None and sys.stdin.isatty():  # Ctrl-C or Ctrl-D
             raise
-        raise ConfigError(f"there are questions, and no answers on standard input: {way_out}") from None
+        raise ConfigError(f"there are questions, and no answers on standard input: {fix}") from None
 
 
 def split_options(parts_help: str) -> Callable[[Command], Command]:

@@ -34,8 +34,8 @@ from bridge_data.plugins.where.choosing import open_engine
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
 from tests.data.tars import write_tar
+from tests.plugins.duplicates.pictures import jpeg, with_copies, write_shards
 from tests.prepared import write_texts
-from tests.tools.duplicates.pictures import jpeg, with_copies, write_shards
 
 ONE = DuplicateConfig(num_workers=1)
 PICTURES = DuplicateConfig(num_workers=1, distance=4)

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from bridge_data.plugins.duplicates.picture_hash import NO_HASH, picture_hash
-from tests.tools.duplicates.pictures import encoded, jpeg, photo
+from tests.plugins.duplicates.pictures import encoded, jpeg, photo
 
 ALLOWED = 10**8
 

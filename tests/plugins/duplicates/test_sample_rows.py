@@ -14,9 +14,9 @@ from bridge_data.plugins.duplicates import DuplicateConfig, sample_rows
 from bridge_data.plugins.duplicates.sample_rows import MAX_EXAMPLES, SampleRows, content_digest, read_rows
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.plan.test_formats import TEXTS, Kind, kind, written
+from tests.plugins.duplicates.pictures import encoded, jpeg, with_copies, write_shards
 from tests.prepared import write_texts
 from tests.tables import IMAGE, table_of, write_parquet
-from tests.tools.duplicates.pictures import encoded, jpeg, with_copies, write_shards
 
 __all__ = ["kind"]
 

@@ -137,8 +137,8 @@ def test_files_that_are_missing_by_their_numbers_are_an_error_but_for_a_pattern(
     with pytest.raises(ConfigError, match=r"1 of 3 .* a/train-00001-of-00003:") as caught:
         load_plan(tmp_path)
     assert len(load_plan(tmp_path, split_part="val").sources) == 1
-    way_out = str(caught.value).rpartition("(")[2].rstrip(")")
-    assert len(files_of(way_out, "train")) == 2
+    fix = str(caught.value).rpartition("(")[2].rstrip(")")
+    assert len(files_of(fix, "train")) == 2
     with pytest.raises(ConfigError, match=r"\{a,b\.parquet: cannot be expanded"):
         files_of(f"{tmp_path}/{{a,b.parquet", "train")
 

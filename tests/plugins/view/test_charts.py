@@ -14,8 +14,8 @@ from bridge_data.plugins.view.catalog import DataCatalog
 from bridge_data.plugins.view.charts import token_lengths
 from bridge_data.plugins.view.pages import Site
 from bridge_data.tools.runs import NamedRun
+from tests.plugins.view.conftest import client
 from tests.prepared import write_texts
-from tests.tools.view.conftest import client
 
 
 class Words(DefaultTaskEncoder[Any, Any, Any, Any]):

@@ -3,7 +3,7 @@ from starlette.testclient import TestClient
 
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, checked_token
-from tests.tools.view.conftest import ADDRESS
+from tests.plugins.view.conftest import ADDRESS
 
 TOKEN = "a-token-of-some-length"
 

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from bridge_data.plugins.view import catalog
 from bridge_data.plugins.view.catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site
+from tests.plugins.view.conftest import client, keys
 from tests.prepared import write_dataset, write_texts
-from tests.tools.view.conftest import client, keys
 
 
 def test_pages_go_through_every_sample_once(page: TestClient) -> None:

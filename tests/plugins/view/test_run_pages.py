@@ -18,10 +18,10 @@ from bridge_data.plugins.view.pages import BatchSequence, Site
 from bridge_data.tools.loss_log import LossLog
 from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader, default_run, read_states
+from tests.plugins.view.conftest import client, keys
+from tests.plugins.view.live_run import PEAK, LiveRun
 from tests.prepared import write_texts
 from tests.tools.plan_parts import PackedWords, measure, rank_dataset
-from tests.tools.view.conftest import client, keys
-from tests.tools.view.live_run import PEAK, LiveRun
 
 
 @pytest.fixture

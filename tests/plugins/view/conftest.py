@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from bridge_data.plugins.view.catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.tools.runs import default_run
-from tests.tools.view.shown_data import write_site
+from tests.plugins.view.shown_data import write_site
 
 ADDRESS = "http://127.0.0.1:8750"
 

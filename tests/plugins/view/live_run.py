@@ -14,8 +14,8 @@ from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.view.catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site
 from bridge_data.tools.runs import NamedRun, SavedRunReader
+from tests.plugins.view.conftest import client
 from tests.prepared import write_blend, write_texts
-from tests.tools.view.conftest import client
 
 PEAK = 4
 """The step with the greatest loss."""

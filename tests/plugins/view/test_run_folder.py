@@ -14,8 +14,8 @@ from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.tools.loss_log import LossLog, LossReader
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import SavedRunReader, configured_run, find_run
+from tests.plugins.view.live_run import LiveRun
 from tests.prepared import write_texts
-from tests.tools.view.live_run import LiveRun
 
 RECIPE = "recipe: llava\ntiny: true\n"
 

@@ -1,0 +1,4 @@
+"""The data of the tests of the DataModule."""
+
+from tests.datamodule.conftest import expected as expected
+from tests.datamodule.conftest import path as path
