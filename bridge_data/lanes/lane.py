@@ -286,15 +286,17 @@ class Lane:
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
-        held = _NOTHING
-        if self.packs is not None:
-            held = self.packs.held
-            if (own := self.packs.state()) is not None:
-                state["packs"] = own
-        if self.draws.queue or self._buckets or self._open or held.carried or held.packs:
-            pending = Pending(self.draws.queue, held.carried, held.packs, self._buckets, self._open)
+        if self.packs is not None and (own := self.packs.state()) is not None:
+            state["packs"] = own
+        if pending := self.pending:
             state["pending"] = self.draws.written(pending)
         return state
+
+    @property
+    def pending(self) -> Pending[Item, Unit]:
+        """All that it has drawn and not emitted."""
+        held = _NOTHING if self.packs is None else self.packs.held
+        return Pending(self.draws.queue, held.carried, held.packs, self._buckets, self._open)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]

@@ -187,7 +187,7 @@ class LoaderJob:
 
 def items_in(lane: Lane) -> Iterator[Item]:
     """All that a lane holds, wherever in it."""
-    yield from lane._pending.map(lambda item: item, lambda unit: [*unit.items]).items()
+    yield from lane.pending.map(lambda item: item, lambda unit: [*unit.items]).items()
 
 
 def num_pending(lane: dict[str, Any]) -> int:
