@@ -16,6 +16,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "features": {
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "planned": "bridge_data.plugins.planned.planned_sources:PlannedSources",
         "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
     },

@@ -557,7 +557,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "costs", "micro_batches", "packs")
+    names = ("draws", "cursors", "blend", "micro_batches", "packs")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 
@@ -691,8 +691,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
         later_weights=later,
     )
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
-    costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
-    order = dataset.order_of(plan, batching, costs)
+    order = dataset.order_of(plan, batching)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
     changed.pack_sources = dataset.pack_sources.of_data(changed)
