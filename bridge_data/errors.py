@@ -51,7 +51,11 @@ class SampleError(BridgeDataError):
 
     @classmethod
     def from_sample(cls, sample: Any, message: str = "") -> Self:
-        """The error that says that this sample failed, for a hook to raise."""
+        """The error that says that this sample failed, for a hook to raise.
+
+        >>> print(SampleError.from_sample({"__key__": "0.tar/7"}, "it has no text"))
+        sample 0.tar/7 failed: it has no text
+        """
         return cls(f"sample {provenance_of(sample, '__key__')} failed" + (f": {message}" if message else ""))
 
 

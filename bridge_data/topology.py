@@ -1,4 +1,8 @@
-"""The data-parallel rank of this process, its lanes and workers."""
+"""Where this process stands in the job: its data-parallel rank, the lanes that it runs, and its workers.
+
+Reads the rank and world size from the caller or from torch.distributed. Returns the lanes of the rank, by arithmetic
+alone. Raises `ConfigError` for numbers that do not fit together.
+"""
 
 import copy
 import dataclasses
@@ -85,6 +89,10 @@ class WorkerConfig:
     `max_open_bytes` of them until they are needed. Sources that do not fit are read sample by sample. `seed_offset` is
     the seed of order and augmentation.
     `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
+
+    >>> config = WorkerConfig(rank=1, world_size=2, num_workers=4, num_lanes=16)
+    >>> list(config.lanes)
+    [1, 3, 5, 7, 9, 11, 13, 15]
 
     Raises:
         ConfigError: if a number is out of range.

@@ -38,14 +38,13 @@ from bridge_data.data.metadata import (
     tar_index_path,
 )
 from bridge_data.data.paged_file import DamagedIndexError
-from bridge_data.data.prepared import ShardSet, read_lists_of
+from bridge_data.data.prepared import ShardSet
 from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.shard_table import read_offsets
 from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
 from bridge_data.data.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plugins.forget.tombstones import ShardStamp
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
 from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
 
@@ -168,14 +167,7 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
         raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.fix_command}")
     index = _index_of(tars)
     counts = tuple(index.entries[name].count for name in tars.names)
-
-    def stamp(name: str) -> ShardStamp:
-        return ShardStamp(index.entries[name].num_bytes, index.entries[name].count, index.digest(name))
-
-    lists = read_lists_of(tars.root, tars.names, stamp, lambda: index)
-    return ShardSet(
-        root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index, **lists
-    )
+    return ShardSet(root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index)
 
 
 def _versions(tars: RawTars) -> Versions:

@@ -39,9 +39,9 @@ from bridge_data.data.records import (
 from bridge_data.data.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package
 from bridge_data.data.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.data.subset import Subset, SubsetRange, gaps
+from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plugins.forget.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import AnyLocation, Location, location
 
 PART = "json"
@@ -86,7 +86,7 @@ def open_jsonl(
         ConfigError: if it is not prepared, or there is no such part.
         DatasetError: if it was changed since.
     """
-    lines = JsonlLines.open(path, split_part).with_tombstones()
+    lines = JsonlLines.open(path, split_part)
     lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes)
     ranges = read_ranges(lines.root, split_config, limits)
     if ranges is None:
@@ -142,7 +142,7 @@ def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class JsonlLines(ListedFiles):
+class JsonlLines:
     """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size, `digest` that of the end
     of its index. Longer lines than `max_line_bytes` are refused."""
 
@@ -183,16 +183,9 @@ class JsonlLines(ListedFiles):
         num_samples, digest = index_bytes // _OFFSET.size - 1, offsets_digest(last)
         return cls(root=root, split_part=split_part, num_samples=num_samples, num_bytes=num_bytes, digest=digest)
 
-    def with_tombstones(self) -> "JsonlLines":
-        """The same with the lists of forgotten samples; see `read_lists`."""
-        return dataclasses.replace(self, **read_lists(self.root, [str(self.root)], lambda _: self.stamp))
-
-    def number_in(self, file: int, position: int) -> int:
-        return position
-
     @property
     def stamp(self) -> ShardStamp:
-        """What a list of forgotten samples knows of the file."""
+        """What is known of the file, to notice that it was rewritten."""
         return ShardStamp(self.num_bytes, self.num_samples, self.digest)
 
     @property
@@ -247,6 +240,12 @@ class JsonlLines(ListedFiles):
 @contents_of.register
 def _contents(records: JsonlLines) -> Contents:
     return records.contents
+
+
+@files_of.register
+def _files(records: JsonlLines) -> StoredFiles:
+    name, path = records.root.name, str(records.root)
+    return StoredFiles(records.root, [name], [path], lambda _: records.stamp, lambda _, position: position)
 
 
 class _LineColumns(SampleColumns):

@@ -53,9 +53,9 @@ from bridge_data.data.records import (
 from bridge_data.data.sample_columns import SampleColumns, ShardColumns
 from bridge_data.data.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.data.tar_files import FileTar, GzipTar, head_checksum, is_gzip
+from bridge_data.data.withheld import SampleKey, ShardStamp, StoredFiles, files_of, keys_in
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plugins.forget.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location, PinnedFile
 
 logger = logging.getLogger("bridge_data")
@@ -77,14 +77,13 @@ _FIRST_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ShardSet(ListedFiles):
+class ShardSet:
     """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
 
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
     file of the split, if not the default one. With `verifies_digests`, contents read are compared with the digests of
-    the index. The samples that its lists forget are still numbered; the lists number the
-    shards `listed_names`, which are these, and then the others; if it is empty, `names`.
+    the index. `others` are the stored samples of the shards in other split parts, by name.
     """
 
     root: Location
@@ -96,7 +95,7 @@ class ShardSet(ListedFiles):
     index: BridgeIndex | None = None
     split_config: str | None = None
     verifies_digests: bool = False
-    listed_names: tuple[str, ...] = ()
+    others: Mapping[str, int] = dataclasses.field(default_factory=dict)
     read_bytes = READ_BYTES
     join_problem = None
 
@@ -139,14 +138,6 @@ class ShardSet(ListedFiles):
         if before < len(excluded) and excluded[before] == position:
             return None
         return self.starts[shard] + position - before
-
-    def forgotten_keys(self) -> frozenset[tuple[str, str]]:
-        """(shard, key) of all samples on the newest lists, also of shards in other split parts."""
-        return _keys_of(self.tombstones, self.listed_names or self.names)
-
-    def number_in(self, file: int, position: int) -> int | None:
-        """As `number`; None, too, if the shard is in another split part."""
-        return self.number(file, position) if file < len(self.names) else None
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -484,8 +475,7 @@ class PreparedDataset:
 
     def stamp(self, shard: str) -> ShardStamp:
         """What the list of forgotten samples knows of a shard, from our index if there is one."""
-        digest = None if self.index is None else self.index.digest(shard)
-        return ShardStamp(self.shard_bytes(shard), self.shard_counts[shard], digest)
+        return _stamp(self.root, self.index, shard, self.shard_counts[shard])
 
     def part_names(self, max_shards: int = 10) -> list[str]:
         """The names of the parts in the first shards, sorted; without our index, those of the first samples."""
@@ -501,11 +491,9 @@ class PreparedDataset:
 
     def all_shards(self) -> ShardSet:
         """All samples, whether or not a split part has them."""
-        return self._shards(
-            "", list(self.shard_counts), read_lists_of(self.root, [*self.shard_counts], self.stamp, lambda: self.index)
-        )
+        return self._shards("", list(self.shard_counts))
 
-    def _shards(self, split_part: str, names: Sequence[str], lists: Mapping[str, Any], **others: Any) -> ShardSet:
+    def _shards(self, split_part: str, names: Sequence[str], **others: Any) -> ShardSet:
         counts = tuple(self.shard_counts[name] for name in names)
         return ShardSet(
             root=self.root,
@@ -513,7 +501,6 @@ class PreparedDataset:
             names=tuple(names),
             stored_counts=counts,
             index=self.index,
-            **lists,
             **others,
         )
 
@@ -549,14 +536,11 @@ class PreparedDataset:
             )
         excluded = _excluded_keys(exclude, names) if exclude else {}
         positions = self._positions(names, excluded)
-        others = sorted(self.shard_counts.keys() - set(names))  # of which one may have the new name of a shard
-        listed = [*names, *others]
-        lists = read_lists_of(self.root, listed, self.stamp, lambda: self.index)
+        others = sorted(self.shard_counts.keys() - set(names))
         return self._shards(
             split_part,
             names,
-            lists,
-            listed_names=tuple(listed) if lists["tombstones"] else (),
+            others={name: self.shard_counts[name] for name in others},
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
             excluded_positions=positions,
             split_config=split_config,
@@ -571,7 +555,7 @@ class PreparedDataset:
         copies_index = self.index is not None and storage.is_remote(self.root)
         for way in (scan_keys, _scan_headers) if copies_index else (ShardSet.find, scan_keys, _scan_headers):
             numbers = list(missing)
-            shards = self._shards("", [names[number] for number in numbers], {})
+            shards = self._shards("", [names[number] for number in numbers])
             own: dict[int, dict[str, int]] = {number: {} for number in numbers}
             try:
                 for sample, key in way(shards, set[str]().union(*missing.values())):
@@ -615,16 +599,35 @@ def _scan_headers(shards: ShardSet, keys: Collection[str]) -> Iterator[tuple[int
     return ((number, key) for number, key in own if key in keys)
 
 
-def read_lists_of(
-    root: Location,
-    names: Sequence[str],
-    stamp_of: Callable[[str], ShardStamp],
-    index_of: Callable[[], BridgeIndex | None],
-) -> dict[str, Any]:
-    """The lists of the samples that are forgotten in the tars `names` of the folder `root`; see `read_lists`."""
-    files = [f"{root}/{name}" for name in names]
+def _stamp(root: Location, index: BridgeIndex | None, name: str, num_samples: int) -> ShardStamp:
+    """What is known of a shard: of its index if there is one, else of its file."""
+    if index is None:
+        return ShardStamp(storage.size_bytes(root / name), num_samples, None)
+    return ShardStamp(index.entries[name].num_bytes, num_samples, index.digest(name))
 
-    def is_copy(path: str, number: int, position: int) -> bool:
+
+@files_of.register
+def _files(records: ShardSet) -> StoredFiles:
+    """Also those of other split parts, of which one may have the new name of a shard."""
+    counts = {**dict(zip(records.names, records.stored_counts, strict=True)), **records.others}
+
+    def number_in(file: int, position: int) -> int | None:
+        return records.number(file, position) if file < len(records.names) else None
+
+    return _tars(records.root, counts, lambda: records.index, number_in)
+
+
+def _tars(
+    root: Location,
+    counts: Mapping[str, int],
+    index_of: Callable[[], BridgeIndex | None],
+    number_in: Callable[[int, int], int | None],
+) -> StoredFiles:
+    """The tars in the folder `root`, of which `counts` are the samples, by name."""
+    names = list(counts)
+    paths = [f"{root}/{name}" for name in names]
+
+    def has_same(path: str, number: int, position: int) -> bool:
         index = index_of()
         segment = None if index is None or is_gzip(path) else index.segment_if_intact(names[number])
         if segment is None:
@@ -632,26 +635,23 @@ def read_lists_of(
         start, end = segment.span(position, position)
         lengths = dict.fromkeys((min(end - start, _FIRST_BYTES), end - start))
         return all(
-            storage.read(path, start, length) == storage.read(files[number], start, length) for length in lengths
+            storage.read(path, start, length) == storage.read(paths[number], start, length) for length in lengths
         )
 
-    return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)
+    def stamp(number: int) -> ShardStamp:
+        return _stamp(root, index_of(), names[number], counts[names[number]])
+
+    return StoredFiles(root, names, paths, stamp, number_in, are_tars=True, has_same=has_same)
 
 
-def forgotten_keys(root: Location) -> Collection[tuple[str, str]]:
-    """(shard, key) of the samples that are forgotten in the prepared folder `root`.
+def withheld_keys(root: Location) -> frozenset[SampleKey]:
+    """(shard, key) of the samples of the prepared folder `root` that may not be read.
 
     Raises:
-        DatasetError: if a list is damaged, or shards have changed since.
+        DatasetError: if a list of them is damaged, or shards have changed since.
     """
-    names = list(read_shard_counts(meta_folder(root)))
-    opened = functools.cache(lambda: PreparedDataset.open(root))  # only if there is a list
-    lists = read_lists_of(root, names, lambda name: opened().stamp(name), lambda: opened().index)["tombstones"]
-    return _keys_of(lists, names)
-
-
-def _keys_of(lists: Sequence[ForgetList | None], names: Sequence[str]) -> frozenset[tuple[str, str]]:
-    return frozenset((names[file], key) for own in lists if own for file, _, key in own.samples(own.newest))
+    opened = functools.cache(lambda: PreparedDataset.open(root).index)  # only if there is a list
+    return keys_in(_tars(root, read_shard_counts(meta_folder(root)), opened, lambda *_: None))
 
 
 def tars_of(records: Records) -> ShardSet | None:

@@ -14,11 +14,10 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
-from bridge_data.errors import ConfigError, ForgottenSampleError
-from bridge_data.plugins.forget.tombstones import newest_versions
+from bridge_data.errors import ConfigError
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bridge_data.data.sample_columns import SampleColumns
-    from bridge_data.plugins.forget.tombstones import ForgetList, Version
 
 
 @dataclasses.dataclass(slots=True)
@@ -258,14 +256,6 @@ class Records(Protocol):
     def repeated_keys_fix(self) -> str:
         """How keys that several samples share become unique, for messages; empty if there is no need, or no way."""
 
-    @property
-    def tombstones(self) -> Sequence[ForgetList | None]:
-        """The list of forgotten samples of each data set in it, None for one without a list; empty if no data set has
-        a list."""
-
-    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
-        """The numbers of the samples forgotten under these versions of `tombstones`."""
-
 
 NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 """The `join_problem` of data of other kinds."""
@@ -297,17 +287,6 @@ def no_columns(records: Records) -> ConfigError:
 def shard_at(records: Records, index: int) -> int:
     """The number of the shard that sample `index` is in."""
     return bisect.bisect_right([*itertools.accumulate(records.counts)], index)
-
-
-def newest_forgotten(records: Records) -> Container[int]:
-    """The numbers of the samples that are forgotten under the newest versions of the lists."""
-    return () if not records.tombstones else records.forgotten(newest_versions(records.tombstones))
-
-
-def reader_of(records: Records) -> RecordReader:
-    """A reader for all who do not draw samples from lanes, which drop forgotten ones: of these, it reads only keys."""
-    gone = newest_forgotten(records)
-    return _Withholding(records, gone) if gone else records.reader()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -412,13 +391,6 @@ class Selection(abc.ABC):
     def repeated_keys_fix(self) -> str:
         return self.records.repeated_keys_fix
 
-    @property
-    def tombstones(self) -> Sequence[ForgetList | None]:
-        return self.records.tombstones
-
-    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
-        return _Selected(self.records.forgotten(versions), self)
-
     def verified(self) -> Self:
         return dataclasses.replace(self, records=self.records.verified())
 
@@ -426,35 +398,23 @@ class Selection(abc.ABC):
         return _SelectionReader(self)
 
 
-class _Withholding(RecordReader):
-    """A reader of `records` that has no parts of the samples numbered `gone`."""
+class Derivation(NamedTuple):
+    """Where records have their samples from: `members`, and the number of a sample in each of these, -1 if it has none
+    there."""
 
-    def __init__(self, records: Records, gone: Container[int]) -> None:
-        self._records, self._gone, self._reader = records, gone, records.reader()
-        self.dataset_path, self.sample_class = self._reader.dataset_path, self._reader.sample_class
-        self.has_blocks = self._reader.has_blocks
+    members: Sequence[Records]
+    row: Callable[[int], Sequence[int]]
 
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        if parts != () and index in self._gone:
-            raise ForgottenSampleError.of(f"{self._records.root}: {self._reader.read(index, ()).full_key}")
-        return self._reader.read(index, parts)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(index, parts)
+@functools.singledispatch
+def derivation_of(records: Records) -> Derivation | None:
+    """Where these records have their samples from; None if they are stored themselves."""
+    return None
 
-    def shard_of(self, index: int) -> tuple[int, int]:
-        return self._reader.shard_of(index)
 
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        return self._reader.block_bytes(block, parts)
-
-    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        found = self._reader.read_block(block, parts)
-        if found is not None:
-            for at, index in enumerate(block):
-                if index in self._gone:
-                    found.keys[at] = found.contents[at] = None  # it is read singly, which reports it
-        return found
+@derivation_of.register
+def _derivation(records: Selection) -> Derivation:
+    return Derivation((records.records,), lambda index: (records.to_base(index),))
 
 
 def _selections(records: Records) -> tuple[list[Selection], Records]:
@@ -521,17 +481,6 @@ def selected_number(records: Records, stored: int) -> int | None:
     for one in reversed(_selections(records)[0]):
         number = None if number is None else one.from_base(number)
     return number
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Selected(Container[int]):
-    """The numbers in a selection of those samples that have one of `numbers` in its records."""
-
-    numbers: Container[int]
-    selection: Selection
-
-    def __contains__(self, number: Any) -> bool:
-        return self.selection.to_base(number) in self.numbers
 
 
 MAX_READ_PER_CHOSEN = 8

@@ -21,9 +21,10 @@ from bridge_data import storage
 from bridge_data.data.index_file import split_name
 from bridge_data.data.key_index import KeyIndex, StoredPart
 from bridge_data.data.metadata import split_shard, without_shard
-from bridge_data.data.prepared import forgotten_keys
+from bridge_data.data.prepared import withheld_keys
 from bridge_data.data.records import Records, shard_at
 from bridge_data.data.tar_files import BLOCK, MemoryTar, is_gzip, read_member
+from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
 from bridge_data.storage import Location
 
@@ -144,17 +145,14 @@ class PartReader:
     def __init__(self, root: str | PathLike[str], forgotten: Collection[tuple[str, str]] | None = None) -> None:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
-        self._forgotten = forgotten_keys(self.root) if forgotten is None else forgotten
+        self._forgotten = withheld_keys(self.root) if forgotten is None else forgotten
         self._checked: set[StoredPart] = set()
         """Parts read in ranges whose position was already checked."""
 
     @functools.cached_property
     def forgotten_digest(self) -> str:
         """A digest of what is forgotten; empty if nothing is."""
-        import hashlib  # here: few data have a list
-
-        names = "\0".join(sorted("\0".join(name) for name in self._forgotten))
-        return hashlib.blake2b(names.encode(errors="surrogatepass"), digest_size=8).hexdigest() if names else ""
+        return digest_of_keys(self._forgotten)
 
     @property
     def forgets(self) -> bool:

@@ -1,13 +1,13 @@
-"""Chat templates: a conversation to token ids, with a mark on the tokens of its answers.
+"""Chat templates: a conversation becomes token ids, and a mask of those that are in its answers.
 
-Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is still one
-token. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
-is untrusted code: it runs in Jinja's sandbox; its time and memory are not limited, but the watchdog of workers names
-the sample of one that does not end.
+Reads messages or text, and a tokenizer (or processor) of transformers. Returns ids and the mask; each image is still
+one token. With `add_special_tokens` both are those of transformers' `apply_chat_template`. A template is untrusted
+code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a template that does not end, the
+watchdog of workers names the sample.
 
-Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
-the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;
-if the template has no generation prompt, the name of the role is marked with the answer.
+Answers are found in two ways. A template with `{% generation %}` around answers marks them itself. For any other, the
+text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer; if
+the template has no generation prompt, the name of the role is marked with the answer.
 """
 
 import dataclasses

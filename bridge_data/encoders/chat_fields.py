@@ -1,13 +1,13 @@
-"""What the fields of a chat say: those of a row, of a turn, of a part of a turn, and of an image or video named there.
+"""What the fields of a chat mean: those of a row, of a turn, of a part of a turn, and of an image or video named there.
 
-A field is *used*; or *harmless*: an id, an origin, a licence, a score, without which the same is learnt; or *meaningful
-and not supported*: a `SampleError` names it, what it says, and how to fix it. Of a field that is none of these, the log
-tells once a data set (and process) that it is left out. Empty values (null, "", [], {}) and values at which a field
-says nothing (`label: true`) are as if it were not there.
+A field is one of four kinds. *Used*: it is read. *Harmless*: an id, an origin, a licence, a score; the model learns the
+same without it. *Unsupported*: it would change what is learnt; a `SampleError` names it, what it says, and how to fix
+it. *Unknown*: none of these; it is left out, which is logged once a data set and process. An empty value (null, "", [],
+{}), or one that says nothing in its field (`label: true`), is as if it were not there.
 
-The one table of this: `ROW`, `TURN`, `PART` and `MEDIUM` have the names that are used there; `_HARMLESS` and
+This is the only table of fields: `ROW`, `TURN`, `PART` and `MEDIUM` have the names that are used there; `_HARMLESS` and
 `_UNSUPPORTED` those that are known everywhere; `_BY_WORD` words in names, such as `rejected` in `rejected_images`. To
-support a field, read it where its place is read, and add its name to `used` of that place.
+support a field, read it where the others of its kind are read, and add its name to `used` there.
 
 Source: the formats of OpenAI, transformers and TRL, LLaVA, ShareGPT, Alpaca, LLaMA-Factory, ms-swift, axolotl,
 torchtune, NeMo, Qwen-VL and InternVL, and of published data sets in them.

@@ -1,8 +1,8 @@
 """The images and videos of a crude sample: named by its turns or its rows, in its parts or in files.
 
-Enters: parts of turns, then the row around them, as `shards.named_media` reads them; the parts of the sample; the
-auxiliary data. Leaves: for each image and video, in the order of its placeholder, encoded bytes, an `AVDecoder`, or a
-list of pictures, as a `Visual` if the row says more of it. Raises a `SampleError` that names the sample.
+Reads parts of turns, then the row around them (see `data.named_media`), the parts of the sample, and the auxiliary
+data. Returns for each image and video, in the order of its placeholder, encoded bytes, an `AVDecoder`, or a list of
+pictures; a `Visual` if the row has settings for it. Raises a `SampleError` that names the sample.
 """
 
 import base64

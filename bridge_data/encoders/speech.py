@@ -1,8 +1,8 @@
 """Speech recognition as Whisper learns it: a log-mel spectrogram, and the words as targets of a decoder.
 
-Enters: recordings with their words. Leaves: `SpeechBatch`. Guarantee: features and labels are those of Whisper's
-processor (`WhisperFeatureExtractor`); recordings of any rate and number of channels become mono at the model's rate.
-They are resampled here, not by FFmpeg, whose releases differ: the same recording has the same features everywhere.
+Reads recordings with their words. Returns `SpeechBatch`: features and labels are those of Whisper's processor
+(`WhisperFeatureExtractor`). A recording of any rate and number of channels becomes mono at the model's rate. It is
+resampled here, not by FFmpeg, whose releases differ: the same recording has the same features everywhere.
 
 Source: A. Radford et al., Robust speech recognition (2022); J. Smith, Digital audio resampling (2002), for the
 resampler.

@@ -1,8 +1,8 @@
 """Names of Energon 7.4.1 that programs import, although its engine is not here.
 
-Enters: a name, and the path of Energon's module that has it. Leaves: what works alone, such as `SystemRng`, is here,
-written anew; for all else a class that may be imported, derived from, compared with and written in annotations. To call
-it, or a class derived from it, raises a `ConfigError` that says what to use instead.
+What works without the engine, such as `SystemRng`, is implemented here. Every other name is a class that may be
+imported, derived from, compared with and written in annotations. Calling it, or a class derived from it, raises a
+`ConfigError` that says what to use instead.
 """
 
 import abc

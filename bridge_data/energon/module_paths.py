@@ -1,8 +1,8 @@
 """The module paths of Energon 7.4.1: `bridge_data.energon.X` has the names of `megatron.energon.X`.
 
-Enters: nothing. Leaves, after `add_paths`: a module in `sys.modules` for each row of `PATHS`, whose names are looked up
-on first use. Guarantee: importing a name that only Energon has is an ImportError that says what to use instead; looking
-it up is an AttributeError, as for any module: `pickle` does that with all of them.
+`add_paths` puts a module into `sys.modules` for each row of `PATHS`. Its names are looked up on first use. Importing a
+name that only Energon has raises an ImportError that says what to use instead. Looking it up on the module raises an
+AttributeError, as `pickle`, which tries all modules, expects.
 """
 
 import importlib

@@ -17,7 +17,6 @@ from bridge_data.errors import ConfigError
 from bridge_data.extensions import extension
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
@@ -126,10 +125,9 @@ def training_data(
         task_encoder=encoder,
         worker_config=worker_config,
         virtual_epoch_length=options.virtual_epoch_length,
-        packing=_packing(options),
     )
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_data(
@@ -144,17 +142,9 @@ def validation_data(
     """`get_val_dataset` with its options in one."""
     batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
     plan = _plan(path, split_part, options, training=False)
-    packing = _packing(options)
-    dataset = LaneDataset(
-        plan,
-        shuffle=None,
-        batching=batching,
-        task_encoder=encoder,
-        worker_config=worker_config,
-        packing=packing,
-    )
+    dataset = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_sources(
@@ -167,18 +157,12 @@ def validation_sources(
     limit: int | None = None,
 ) -> list[tuple[LaneDataset, Source]]:
     """`get_val_datasets` with its options in one."""
-    batching, encoder, packing = _batching(options, limit), _encoder(task_encoder, options), _packing(options)
+    batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
 
     def of_source(source: Source) -> LaneDataset:
         plan = Plan(source, (source,), None)
-        return LaneDataset(
-            plan,
-            shuffle=None,
-            batching=batching,
-            task_encoder=encoder,
-            worker_config=worker_config,
-            packing=packing,
-        )
+        made = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        return _featured(made, options)
 
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
@@ -307,9 +291,11 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
     )
 
 
-def _packing(options: DatasetOptions) -> PackSources | None:
-    """What opens the pack sources of the data; None for online packing, or without packing."""
-    if options.packing == "online":
-        return None
-    made: PackSources = extension("features", options.packing, needed_by=f"packing={options.packing!r}")()
-    return made
+def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
+    """`dataset` with what plug-ins add for its options."""
+    if dataset.order.rule is not None:
+        needed_by = f"weight_unit: {dataset.plan.weight_unit}"
+        dataset = extension("features", "cost_checks", needed_by=needed_by)(dataset)
+    if options.packing != "online":
+        dataset = extension("features", options.packing, needed_by=f"packing={options.packing!r}")(dataset)
+    return dataset

@@ -9,14 +9,14 @@ import collections
 import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.maker import Maker, Parts, parts_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Item, Pack, Unit
-from bridge_data.lanes.work import Parts, Watch, Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.pending import Pending
 from bridge_data.plugins.forget.forgotten import drop_draws
@@ -27,23 +27,23 @@ logger = logging.getLogger("bridge_data")
 
 
 class Draws:
-    """The samples that `cursor` draws, made by `work`. `watch` is called with the reference of each sample before work
-    on it, and `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
+    """The samples that `cursor` draws, made by `maker`, for the `work` that is done to them together. `ahead` gets the
+    position of the cursor. With `stacks`, images are put where their batch will be."""
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Work,
+        work: Assembly,
+        maker: Maker,
         survivals: Survivals,
         *,
-        watch: Watch | None = None,
         ahead: ReadAhead | None = None,
         stacks: bool = False,
     ) -> None:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
-        self._watch, self._stacks = watch, stacks
+        self._maker, self._stacks = maker, stacks
         self._base: dict[str, Any] | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
         self._written: dict[int, tuple[list[Item], list[Any]]] = {}
@@ -63,7 +63,7 @@ class Draws:
     def draw(self, count: int) -> None:
         """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
         work = self.work
-        count = count if work.only_loads else 1
+        count = count if work.maker.only_loads else 1
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)
@@ -74,7 +74,7 @@ class Draws:
         new, queue, kept = object.__new__, self.queue, self.survivals.kept
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
-            many = work.load_many([ref for _, ref in drawn], self._watch)
+            many = self._maker.make([ref for _, ref in drawn])
             for (draw, ref), sample in zip(drawn, many, strict=True):
                 if sample.__class__ is not Parts:
                     item = new(Item)  # not by its constructor, which takes three times as long
@@ -93,13 +93,8 @@ class Draws:
 
     def load(self, item: Item) -> dict[int, Any]:
         """All parts of the sample of an item, made now, by number."""
-        if self._watch is not None:
-            self._watch(item.ref)
-        began_ns = time.perf_counter_ns()
-        parts = dict(self.work.load(item.ref))
-        self.work.note_time(item.ref, began_ns)
-        self.work.num_loaded += 1
-        return parts
+        (made,) = self._maker.make((item.ref,))
+        return dict(parts_of(made))
 
     def read(self, item: Item) -> bool:
         """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""

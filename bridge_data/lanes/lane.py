@@ -17,14 +17,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.maker import Key, LaneView, MakerWrapper, Trial, wrapped
+from bridge_data.lanes.observing import ObservedMaker, TimedMaker
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.upcoming import Upcoming
-from bridge_data.lanes.work import Key, Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import Drawn, Pending
@@ -44,22 +46,24 @@ class Lane:
     """The stream of one lane, from its start or from `state`.
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
-    samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
-    the cursor. With packing, `open_packs` opens the source of packs.
+    samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
+    made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
+    needed later.
     """
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Work,
+        work: Assembly,
         batching: Batching,
         *,
         position: tuple[int, int],
         sources: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
-        watch: Watch | None = None,
         ahead: ReadAhead | None = None,
         open_packs: OpenPacks | None = None,
+        wrappers: Sequence[MakerWrapper] = (),
+        trial: Callable[[Sequence[MakerWrapper]], Trial],
     ) -> None:
         self._cursor, self.work, self._batching = cursor, work, batching
         self.number, self._num_lanes = position
@@ -76,11 +80,15 @@ class Lane:
         self._survivals = Survivals(*position, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
-        self.draws = Draws(cursor, work, self._survivals, watch=watch, ahead=ahead, stacks=stacks)
+        new_upcoming = self._new_upcoming
+        view = LaneView(
+            number=self.number, times=work.times, new_upcoming=new_upcoming, new_trial=trial, maker=work.maker
+        )
+        maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
+        self.draws = Draws(cursor, work, maker, self._survivals, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
         if state is not None:
             self._restore(state)
-        self.upcoming = self.make_upcoming()
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -124,13 +132,13 @@ class Lane:
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
-        memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
-        slowest = self.work.take_slowest()
+        memo = COUNTS.take_memo()
+        slowest = self.work.times.take_slowest()
         noted = COUNTS.take_image_notes()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
 
-    def make_upcoming(self) -> Upcoming:
-        """Another view of what it loads next."""
+    def _new_upcoming(self) -> Upcoming:
+        """A view of what it loads next."""
         look = self.draws.upcoming if self.packs is None else self.packs.upcoming
         return Upcoming(look, self._batching.batch_size or 1, self.work.forgotten)
 

@@ -10,29 +10,31 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.extensions import extension
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane, OpenPacks
+from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.row import Ints
+from bridge_data.order.sample_blend import BlendRule
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
@@ -40,29 +42,18 @@ from bridge_data.plan.blending import SAMPLES
 from bridge_data.plugins.forget import forgotten_lists
 from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
-from bridge_data.plugins.planned.costs import CostTable, open_costs
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck
 from bridge_data.replacement import replacement
-from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
-from bridge_data.task.observer import Observer, observe_reads
+from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
+from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-if TYPE_CHECKING:
-    from bridge_data.plugins.memo.memo import SampleMemo
-    from bridge_data.run_options import Memo
-
-_MEASURED_TOGETHER = 64
-"""Samples read together to measure their costs, if they are small."""
-
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_measurers")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
 """Attributes that each process creates for itself."""
 
 
 class LaneDataset:
     """The lanes of one job over one plan; in validation order if `shuffle` is None.
-
-    With packing, `packing` opens the sources of packs of the lanes: by default, those of online packing.
 
     Made by `get_train_dataset` and `get_val_dataset`; iterate it through `get_loader` or `get_savable_loader`.
     """
@@ -76,7 +67,6 @@ class LaneDataset:
         task_encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,
         virtual_epoch_length: int = 0,
-        packing: PackSources | None = None,
     ) -> None:
         if not isinstance(worker_config, WorkerConfig):
             raise ConfigError(
@@ -93,8 +83,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """The cache that cookers get."""
-        self.memo: SampleMemo | None = None
-        """Where encoded samples are shared with other jobs and epochs."""
+        self.wrappers: tuple[MakerWrapper, ...] = ()
+        """Around what makes the samples of each lane, the first innermost."""
         self.bare_keys = replacement().as_energon
         """Whether the `__key__` of a sample is without its shard."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
@@ -109,18 +99,13 @@ class LaneDataset:
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
         self._shuffle = shuffle
-        is_counted = plan.weight_unit != SAMPLES and shuffle is not None
-        self.costs = self._costs(plan) if is_counted else None
-        """The cost index of each source, if weights count a cost."""
-        self.num_checked = NUM_CHECKED
-        """Of how many samples the costs are measured again when lanes begin."""
-        self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
+        self.pack_sources = PackSources()
+        """Opens the pack sources of the lanes, if samples are packed."""
+        self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.tombstones for source in plan.sources)
+        has_lists = any(source.withheld for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """Samples that lanes drop, by the current lists."""
-        self.pack_sources = (packing or PackSources()).of_data(self)
-        """Opens the pack sources of lanes, if samples are packed; else it converts states alone."""
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -283,19 +268,6 @@ class LaneDataset:
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 
-    def memoized(self, memo: "Memo") -> "LaneDataset":
-        """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
-
-        Raises:
-            ConfigError: if a folder cannot be used.
-        """
-        from bridge_data.plugins.memo.memo import SampleMemo, keys_of  # here: most runs have none
-
-        keys = keys_of(self.work(), self.plan.sources, str(memo.version), bare_keys=self.bare_keys)
-        of_samples = SampleMemo(memo, self.plan.sources, keys)
-        _ = of_samples.files  # opened here, rather than in a worker
-        return self.changed(memo=of_samples)
-
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
@@ -334,56 +306,15 @@ class LaneDataset:
             state = self.pack_sources.redealt(self, state, num_lanes, lanes)
         return state.of_rank(config.rank, config.world_size)
 
-    def order_of(self, plan: Plan, batching: Batching, costs: Sequence[CostTable] | None) -> PlanOrder:
-        """The order of a plan with the shuffle settings and the seed of this one; `costs` as of `PlanOrder`."""
-        seed, size = self.worker_config.seed_offset, batching.batch_size or 1
-        return PlanOrder(plan, seed, self._shuffle, size, costs)
-
-    def open_costs(self) -> list[CostTable]:
-        """The cost index of each source.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder.
-        """
-        return self._costs(self.plan) if self.costs is None else self.costs
-
-    def _trained_costs(self) -> list[CostTable]:
-        """What is trained of the costs of samples: a packer may leave some out, or cut them."""
-        assert self.costs is not None
-        packing = hook_of(self.task_encoder, "select_samples_to_pack")
-        limits = packing.limits if isinstance(packing, Packing) else None
-        if self.batching.packing_buffer_size is None or limits is None:
-            return self.costs
-        return [table.within(limits) for table in self.costs]
-
-    def measuring(self, source: int) -> "LaneDataset":
-        """All stored samples of a source in their order, for the same encoder: by these its costs are measured,
-        whatever this data set chooses, draws or packs."""
-        plan = self.plan.sources[source]
-        base = dataclasses.replace(plan, records=stored_records(plan.records))
-        made = LaneDataset(
-            Plan(base, (base,), None),
-            shuffle=None,
-            batching=Batching(batch_size=_MEASURED_TOGETHER),
-            task_encoder=self.task_encoder,
-            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        )
-        made.cache_pool = self.cache_pool
-        return made
-
-    def measurer(self, source: int) -> Work:
-        """Work that measures samples of a source one by one, and raises failures; for all lanes of this process."""
-        if source not in self._measurers:
-            work = self._measurers[source] = self.measuring(source).preencoding()
-            work.reads_singly = work.hooks.is_trial = True
-        return self._measurers[source]
-
-    @functools.cached_property
-    def _measurers(self) -> dict[int, Work]:
-        return {}
-
-    def _costs(self, plan: Plan) -> list[CostTable]:
-        return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
+    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
+        """The order of a plan with the shuffle settings and the seed of this one."""
+        seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
+        rule: BlendRule | None = None
+        if unit != SAMPLES and self._shuffle is not None:
+            rule = extension("features", "cost_weights", needed_by=f"weight_unit: {unit}")(
+                plan, self.task_encoder, batching
+            )
+        return PlanOrder(plan, seed, self._shuffle, size, rule)
 
     def _from_here(self, state: LoaderState) -> LoaderState:
         """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
@@ -401,31 +332,36 @@ class LaneDataset:
         lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
         return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
 
-    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
-        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
+    def lane(
+        self,
+        lane: int,
+        state: LoaderState,
+        watch: Watch | None = None,
+        *,
+        wrappers: Sequence[MakerWrapper] = (),
+        work: Assembly | None = None,
+    ) -> Lane:
+        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
+        samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, own = None, state.lanes.get(lane) or None
-        if costs := self.costs or getattr(self.pack_sources, "costs", None):
-            watch = CostCheck(self, costs, -(-self.num_checked // state.num_lanes), watch)
+        wrappers = (*self.wrappers, *wrappers)
         if self._is_remote:
-            memo = self.memo if self._observer is None else None  # who observes sees all work
-            unread = [one for one in (self.forgotten, memo) if one is not None]
+            kept = self.wrappers if self._observer is None else ()  # who observes sees all work
+            unread = [one for one in (self.forgotten, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
-        work = work or self.work()
-        opened = Lane(
+        return Lane(
             self.order.cursor(lane, state),
-            work,
+            work or self.work(watch=watch),
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
-            watch=watch,
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
+            wrappers=wrappers,
+            trial=self.trial,
         )
-        if self.memo is not None:
-            work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
-        return opened
 
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
         if self.batching.packing_buffer_size is None:
@@ -478,31 +414,36 @@ class LaneDataset:
         storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
-    def work(self, handler: ErrorHandler | None = None) -> Work:
+    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        order = self.order
-        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
-        hooks.cache, hooks.observer = self.cache_pool, self._observer
-        limit = "" if self.batching.packing_buffer_size is None else self.pack_sources.limit
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, limit=limit)
+        work = Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
         work.forgotten = self.forgotten
         return work
 
-    def trial_work(self) -> Work:
-        """Work for lanes of other processes: it reads samples one by one, and raises failures."""
-        work = self._trial_work()
-        work.memo = None if self.memo is None else self.memo.of_lane()
-        return work
+    def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
+        """Makes samples of any lane of the job, inside these wrappers, by default its own."""
+        return Trial(self.trial_maker(), self.wrappers if wrappers is None else wrappers)
 
-    def _trial_work(self) -> Work:
-        work = self.work()
-        work.reads_singly = work.hooks.is_trial = True
-        return work
+    def trial_maker(self) -> EncodingMaker:
+        """A maker of samples of any lane of the job, one by one, that raises failures."""
+        maker = self._maker(singly=True)
+        maker.hooks.is_trial = True
+        return maker
 
-    def preencoding(self) -> Work:
-        """`Work.preencoded`, reading whole blocks: for samples in the order of the data."""
+    def preencoding(self) -> EncodingMaker:
+        """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
         self._read_in_blocks(self.new_state())
-        return self.work().preencoded()
+        return self._maker().preencoded()
+
+    def _maker(
+        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
+    ) -> EncodingMaker:
+        order, batching = self.order, self.batching
+        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        hooks.cache, hooks.observer = self.cache_pool, self._observer
+        names = SourceNaming(names=order.source_names, keys=order.source_keys)
+        limit = "" if batching.packing_buffer_size is None else self.pack_sources.limit
+        return EncodingMaker(self._loaders, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
@@ -510,12 +451,8 @@ class LaneDataset:
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        decoder, observer = self.task_encoder.decoder, self._observer
-        loaders = [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
-        if observer is not None:
-            for loader, key in zip(loaders, self.order.source_keys, strict=True):
-                observe_reads(loader, observer, key)
-        return loaders
+        decoder = self.task_encoder.decoder
+        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

@@ -2,7 +2,7 @@
 
 A `PackSource` belongs to one lane. It chooses the members of the next pack, and makes packs of members. `OnlinePacker`
 is the usual one: it draws samples into a buffer, of which the task encoder chooses packs. `PackSources` opens one for
-each lane of a data set; a subclass opens others, and a data set gets it as `packing`:
+each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=PairsOfLanes())`.
 
     class Pairs:                                           # every two samples that come one after the other
         def __init__(self, draws):
@@ -30,7 +30,7 @@ are dealt again, what they hold is dealt with the rest of the data.
 import collections
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.draws import Draws
@@ -98,10 +98,6 @@ class PackSources:
     """Whether a pack is a micro-batch as it is."""
     modules: tuple[str, ...] = ()
     """What its sources import on first use."""
-
-    def of_data(self, dataset: "LaneDataset") -> Self:
-        """The same for the data and settings of `dataset`, with what it opens for them; called once for each."""
-        return self
 
     def fingerprint(self, dataset: "LaneDataset") -> dict[str, Any]:
         """What must be equal, beside the order and the sizes, for a state to mean the same packs."""

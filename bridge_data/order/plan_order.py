@@ -84,7 +84,7 @@ class PlanOrder:
         block_size: int,
         rule: BlendRule | None = None,
     ) -> None:
-        self.shuffle, self._rule = shuffle, rule
+        self.shuffle, self.rule = shuffle, rule
         self._plan, self._seed, self._block_size = plan, seed, block_size
         self.names = [source.name for source in plan.sources]
         """Names of the sources in messages."""
@@ -103,9 +103,9 @@ class PlanOrder:
 
     def _by_rule(self, phases: Sequence[Phase], numbers: Sequence[int]) -> SampleBlend | None:
         """The blend of the sources of these numbers, if it looks at samples."""
-        if self._rule is None:
+        if self.rule is None:
             return None
-        return self._rule.blend(phases, numbers, [key64(self._seed, self.source_keys[number]) for number in numbers])
+        return self.rule.blend(phases, numbers, [key64(self._seed, self.source_keys[number]) for number in numbers])
 
     def _check_ends(self) -> None:
         """Check that every source ends; `ConfigError` names one that does not."""
@@ -139,7 +139,7 @@ class PlanOrder:
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
             **({"epochs_of_sources": epochs} if epochs else {}),
-            **({} if self._rule is None else self._rule.fingerprint(self.source_names)),
+            **({} if self.rule is None else self.rule.fingerprint(self.source_names)),
         }
 
     @functools.cached_property
@@ -237,7 +237,7 @@ class PlanOrder:
         phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
         if len(kept) < len(state.fingerprint["sources"]):
             pass  # refused below
-        elif self._rule is not None:
+        elif self.rule is not None:
             blend = self._by_rule(phases, kept)
         elif len(phases) and len(weights) > 1:
             blend = Schedule(phases, self._seed).since(state.drawn_before)
@@ -265,7 +265,6 @@ class PlanOrder:
             firsts = [0, *itertools.accumulate(self.sizes)]
             return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
         rows = self.rows(state.generations[-1])
-
 
         def new_generation(first_epochs: Sequence[int]) -> Generation:
             return self._generation(num_lanes, first_epochs)

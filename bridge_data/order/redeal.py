@@ -121,10 +121,11 @@ def redeal_shuffled(
     lanes: Collection[int],
     blend: SampleBlend | None = None,
 ) -> LoaderState:
-    """Re-deal a training order, whose `blend` looks at samples if it is given. The new state holds only `lanes`, the new lanes that this process needs.
+    """Re-deal a training order. The new state holds only `lanes`, the new lanes that this process needs.
 
     `rows` are the current rows of the sources; `new_generation` makes the new geometry from the first epoch of each
-    source's new row. Time is linear in the old lanes and in `lanes`, not in the number of new lanes.
+    source's new row; `blend` is that of the lanes, if it looks at samples. Time is linear in the old lanes and in
+    `lanes`, not in the number of new lanes.
     """
     old, generation_left = _OldLanes(state, make_cursor), len(state.generations) - 1
     ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]

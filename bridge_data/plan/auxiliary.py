@@ -15,7 +15,7 @@ from typing import Literal
 
 from bridge_data import storage
 from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
-from bridge_data.data.prepared import forgotten_keys
+from bridge_data.data.prepared import withheld_keys
 from bridge_data.plan.document import Node, located
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
@@ -83,6 +83,6 @@ def checked_aux(references: Mapping[str, AuxReference], node: Node) -> dict[str,
                 f"aux {reference.name!r}: {reference.path} is not a prepared data set; run `bridge-data prepare "
                 f"{reference.path}`, or write filesystem://{reference.given} for a folder of files"
             )
-        gone = forgotten_keys(storage.location(reference.path)) if reference.kind == "dataset" else ()
+        gone = withheld_keys(storage.location(reference.path)) if reference.kind == "dataset" else ()
         found[reference.name] = dataclasses.replace(reference, forgotten=gone)
     return found

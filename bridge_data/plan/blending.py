@@ -158,6 +158,8 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
     if not found:
         raise EmptySplitError(f"{what} is declared and has no samples; give it some shards, or name another part")
     sources = tuple(source for source, _ in found)
+    for source in sources:
+        source.withheld  # noqa: B018  found now, so that all processes have the same
     if not training:
         return Plan(tree, sources, None)
     times: tuple[Fraction, ...] | None = None

@@ -92,7 +92,7 @@ class MemoryRecords:
     num_samples: int
     split_part: str
     read_bytes = READ_BYTES
-    join_problem, repeated_keys_fix, tombstones = NO_MEMBER, "", ()
+    join_problem, repeated_keys_fix = NO_MEMBER, ""
 
     @property
     def root(self) -> Location:
@@ -132,9 +132,6 @@ class MemoryRecords:
 
     def sample_columns(self) -> NoReturn:
         raise no_columns(self)
-
-    def forgotten(self, versions: object) -> Container[int]:
-        return ()
 
     def verified(self) -> NoReturn:
         raise ConfigError("verify_digests: samples in memory have no digests; leave it out")

@@ -138,6 +138,7 @@ def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
     """`source` with the chosen samples, the range of these, and the epochs of its scope."""
     if declared.scope.where:
         source = choose_samples(source, declared.scope.where)
+    source.withheld  # noqa: B018  errors come now, and in stores several lists are read at once
     subset = declared.scope.subset
     try:
         found = source.cut(subset, declared.scope.epochs_per_shuffle)

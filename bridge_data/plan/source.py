@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeAlias
 from bridge_data import storage
 from bridge_data.data import Records, Subset, SubsetRange
 from bridge_data.data.records import contents_of, fingerprint_of
+from bridge_data.data.withheld import Withheld, withheld
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.part_names import all_names
-from bridge_data.plugins.forget.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
 """A class derived from `Sample` or `CrudeSample`."""
@@ -119,11 +119,15 @@ class Source:
         """Whether data of it are in an object store."""
         return any(storage.is_remote(member.records.root) for member in self.members)
 
-    @property
-    def tombstones(self) -> Sequence[ForgetList | None]:
-        """The list of forgotten samples of each data set read for it, None for one without a list; empty if no data set
-        has a list."""
-        return self.records.tombstones
+    @functools.cached_property
+    def withheld(self) -> Withheld:
+        """The samples that may not be read any more. They are found when a plan is opened, and go to all processes that
+        get the source.
+
+        Raises:
+            DatasetError: if a list of them is damaged, or files have changed since.
+        """
+        return withheld(self.records)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -16,12 +16,19 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "features": {
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
-        "planned": "bridge_data.plugins.planned.planned_sources:PlannedSources",
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
         "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
+    },
+    "withheld": {
+        "files": "bridge_data.plugins.forget.record_lists:forgotten_in",
+        "records": "bridge_data.plugins.forget.record_lists:lists_of",
     },
 }
 """By kind and name of an extension, its `module:object`."""

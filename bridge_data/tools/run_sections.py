@@ -23,11 +23,12 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Key
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Unit
-from bridge_data.lanes.work import Key, Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
@@ -36,7 +37,7 @@ from bridge_data.plugins.forget.forgotten import ForgottenSamples
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
 from bridge_data.plugins.ledger.ledger import LedgerSums, tallies
 from bridge_data.plugins.planned.planned import LanePacks
-from bridge_data.plugins.planned.planned_sources import PlannedSources, planned_of
+from bridge_data.plugins.planned.planned_sources import PlannedSources, costs_of_sources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
 
@@ -122,10 +123,10 @@ class LanesFrom:
                 self.num_replayed += 1
 
             def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
-                work = _NotedWork(self._dataset.work())
+                work = _NotedWork(self._dataset.work(watch=count))
                 work.work.forgotten = forgotten
                 state = dataclasses.replace(self._state, lanes={lane: lane_state})
-                return self._dataset.lane(lane, state, count, work.work), work
+                return self._dataset.lane(lane, state, work=work.work), work
 
             self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
         return self._lanes[lane]
@@ -134,7 +135,7 @@ class LanesFrom:
 class _NotedWork:
     """`work` that also records the units of its last batches."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Assembly) -> None:
         self.work = work
         self.batches: list[Any] = []
         self.units: list[Unit] = []
@@ -694,7 +695,8 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     order = dataset.order_of(plan, batching)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
-    changed.pack_sources = dataset.pack_sources.of_data(changed)
+    if (packs := planned_of(changed)) is not None:
+        changed = packs.changed(changed, costs=costs_of_sources(changed))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 

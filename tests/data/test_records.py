@@ -14,6 +14,7 @@ from bridge_data.data import RawSample, Records, Subset
 from bridge_data.data.records import selected_number, stored_number, stored_records
 from bridge_data.data.sample_columns import INDEX, ROWS_AT_ONCE
 from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.in_memory import InMemoryDataset
@@ -225,8 +226,8 @@ def test_a_number_below_all_selections_leads_back(records: Records) -> None:
 
 
 def test_no_sample_is_forgotten_where_there_are_no_lists(records: Records) -> None:
-    forgotten = records.forgotten(records.tombstones)
-    assert not records.tombstones and not any(index in forgotten for index in range(records.num_samples))
+    forgotten = withheld(records)
+    assert not forgotten and not any(index in forgotten for index in range(records.num_samples))
 
 
 def test_they_can_be_joined_to_themselves_or_say_why_not(records: Records, kind: str, tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ from bridge_data.data import Records
 from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.data.jsonl_file import read_ranges
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.records import bytes_of, reader_of, stored_number, stored_records
+from bridge_data.data.records import bytes_of, stored_number, stored_records
 from bridge_data.data.sample_columns import arrow_package
+from bridge_data.data.withheld import reader_of
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, ForgottenSampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels

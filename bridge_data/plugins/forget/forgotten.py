@@ -16,7 +16,8 @@ from bridge_data.order import SampleRef
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.plan import Source
 from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, ListVersions
-from bridge_data.plugins.forget.tombstones import counts_at, newest_versions
+from bridge_data.plugins.forget.record_lists import RecordLists
+from bridge_data.plugins.forget.tombstones import Version, counts_at, newest_versions
 from bridge_data.task import Hooks
 from bridge_data.task.hooks import FORGOTTEN
 
@@ -26,8 +27,8 @@ class ForgottenSamples:
 
     def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
-        self._records = {
-            number: (source.records, [(number_of, digest) for number_of, digest in lists[name]])
+        self._lists: dict[int, tuple[Any, list[Version]]] = {
+            number: (source.withheld, [(number_of, digest) for number_of, digest in lists[name]])
             for number, (source, name) in enumerate(zip(sources, names, strict=True))
             if name in lists
         }
@@ -36,9 +37,9 @@ class ForgottenSamples:
     def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
         """Those under the newest versions; None if there are no lists."""
         lists = {
-            name: [list(version) for version in newest_versions(source.tombstones)]
+            name: [list(version) for version in newest_versions(source.withheld.lists)]
             for source, name in zip(sources, names, strict=True)
-            if source.tombstones
+            if isinstance(source.withheld, RecordLists)
         }
         return cls(sources, names, lists) if lists else None
 
@@ -61,11 +62,11 @@ class ForgottenSamples:
 
     def __contains__(self, ref: Any) -> bool:
         source, _, index, _ = ref
-        return source in self._records and index in self._numbers[source]
+        return source in self._lists and index in self._numbers[source]
 
     @functools.cached_property
     def _numbers(self) -> dict[int, Container[int]]:
-        return {number: records.forgotten(versions) for number, (records, versions) in self._records.items()}
+        return {number: found.forgotten(versions) for number, (found, versions) in self._lists.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_numbers"}
@@ -74,9 +75,9 @@ class ForgottenSamples:
 def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[list[str]]]]:
     """The digests of all versions of the lists of each source that has some, by its name."""
     return {
-        name: [[] if own is None else own.digests for own in source.tombstones]
+        name: [[] if own is None else own.digests for own in source.withheld.lists]
         for source, name in zip(sources, names, strict=True)
-        if source.tombstones
+        if isinstance(source.withheld, RecordLists)
     }
 
 

@@ -21,9 +21,10 @@ from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, ShardSet
 from bridge_data.data.sample_lookup import meanings
+from bridge_data.data.withheld import ShardStamp
 from bridge_data.errors import ConfigError, listed
 from bridge_data.plan.formats import format_of
-from bridge_data.plugins.forget.tombstones import ShardStamp, ShardTombstones, Tombstones, TombstoneVersion, digest_of
+from bridge_data.plugins.forget.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
 from bridge_data.plugins.tables.table_records import open_records
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import write_file, writing

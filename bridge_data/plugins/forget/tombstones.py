@@ -13,7 +13,6 @@ older lists lack; with `renew` they replace all earlier ones. `digest` is a hash
 previous version's digest: number and digest identify a version.
 """
 
-import abc
 import dataclasses
 import functools
 import itertools
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.data.withheld import ShardStamp, StoredFiles
 from bridge_data.errors import DatasetError, bridge_command, listed
 from bridge_data.storage import Location, is_remote, location
 
@@ -44,25 +44,6 @@ MAX_LINKS = 40
 """Links that a path may lead along, as in Linux."""
 
 _FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
-
-
-class ShardStamp(NamedTuple):
-    """What is known of a shard on opening, to notice that it was rewritten: size, number of samples, and a digest; None
-    if none is at hand. The kind of a digest stands before a colon, if there are several."""
-
-    num_bytes: int
-    num_samples: int
-    digest: str | None
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of the digest; None if there is none."""
-        return None if self.digest is None else self.digest.rpartition(":")[0]
-
-    def agrees(self, other: "ShardStamp") -> bool:
-        """Whether both may be of the same shard. Digests are compared if both have one, of the same kind."""
-        is_known = self.kind is not None and self.kind == other.kind
-        return self[:2] == other[:2] and (not is_known or self.digest == other.digest)
 
 
 IsCopy: TypeAlias = Callable[[str, str, int], bool]
@@ -353,44 +334,14 @@ class ForgetList:
                     yield from ((file, position, key) for position, key in samples.items())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ListedFiles(abc.ABC):
-    """Records in files that lists of forgotten samples may name. `tombstones` has one entry for a data set of tars, and
-    else one for each of `num_folders` folders with its files, None for one that no list is of; it is empty if there are
-    no lists."""
-
-    tombstones: tuple[ForgetList | None, ...] = ()
-    num_folders: int = 1
-
-    @abc.abstractmethod
-    def number_in(self, file: int, position: int) -> int | None:
-        """The number of the sample at `position` of file number `file`; None if it has none."""
-
-    def forgotten(self, versions: Sequence[Version]) -> frozenset[int]:
-        """The numbers of the samples forgotten under these versions of the lists."""
-        return frozenset(
-            number
-            for own, version in zip(self.tombstones, versions, strict=True)
-            for file, position, _ in (own.samples(version) if own else ())
-            if (number := self.number_in(file, position)) is not None
-        )
-
-
 def newest_versions(lists: Iterable[ForgetList | None]) -> list[Version]:
     """The newest version of each list."""
     return [NO_VERSION if own is None else own.newest for own in lists]
 
 
-def read_lists(
-    root: Location,
-    files: Sequence[str],
-    stamp_of: Callable[[int], ShardStamp],
-    *,
-    are_tars: bool = False,
-    is_copy: Callable[[str, int, int], bool] | None = None,
-) -> dict[str, Any]:
-    """The fields of a `ListedFiles`, for the data at `root`, with the paths of its files, and their stamps by number.
-    `is_copy` says whether the file at a path has the same sample at a position as the file with a number.
+def read_lists(files: StoredFiles) -> tuple[ForgetList | None, ...]:
+    """The lists that name these files: one for a data set of tars, and else one for each folder with files, None for
+    one that no list is of.
 
     This is the one place where lists are found: by the paths of the files, on a disk also by those along their links. A
     list is next to the file, and for tars in the `.nv-meta` of any folder above.
@@ -398,10 +349,36 @@ def read_lists(
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
     """
+    root, paths_of, are_tars = files.root, files.paths, files.are_tars
     by_folder: dict[str, list[int]] = {}
-    for number, path in enumerate(files):
+    for number, path in enumerate(paths_of):
         by_folder.setdefault(path.rpartition("/")[0], []).append(number)
     num_folders = 1 if are_tars else len(by_folder)
+    paths, lists = _found(root, paths_of, by_folder, are_tars=are_tars)
+    if not lists:
+        return (None,) * num_folders
+    known = paths.known(by_folder, paths_of)
+    groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
+    found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
+    whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
+    below = _paths_below({base.rstrip("/") for _, own_bases in lists for base in own_bases}, known)
+    for own, own_bases in lists:
+        named = _names_below(own_bases, below, known, is_deep=own.file.name == FORGOTTEN_JSONL)
+        by_name = _ByName(named, paths_of, files.stamp, files.has_same)
+        now = own.names_now(named, by_name.stamp, by_name.content, by_name.is_copy, are_tars=are_tars)
+        for name in own.shards.keys() & named.keys() | now.keys():
+            for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
+                found[groups[file]].setdefault(own, {}).setdefault(name, []).append(file)
+        if are_tars and whole in own_bases:  # all split parts have it in their states
+            found[0].setdefault(own, {})
+    return tuple(ForgetList(tuple(own), tuple(own.values())) if own else None for own in found)
+
+
+def _found(
+    root: Location, files: Sequence[str], by_folder: Mapping[str, Sequence[int]], *, are_tars: bool
+) -> "tuple[_Paths, list[tuple[Tombstones, list[str]]]]":
+    """By which paths files are known, and the lists next to and above them, each with the folders that its names are
+    relative to."""
     own_name = f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE
     if is_remote(str(root)):
         paths = _Paths({folder: (folder,) for folder in by_folder}, {})
@@ -413,25 +390,7 @@ def read_lists(
             while own_name not in (names := bases.setdefault(folder, [])):
                 names.append(own_name)
                 folder = os.path.dirname(folder)
-    lists = _read_all([(base, name) for base, names in bases.items() for name in names], root)
-    if not lists:
-        return {"tombstones": (), "num_folders": num_folders}
-    known = paths.known(by_folder, files)
-    groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
-    found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
-    whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
-    below = _paths_below({base.rstrip("/") for _, own_bases in lists for base in own_bases}, known)
-    for own, own_bases in lists:
-        named = _names_below(own_bases, below, known, is_deep=own.file.name == FORGOTTEN_JSONL)
-        by_name = _ByName(named, files, stamp_of, is_copy)
-        now = own.names_now(named, by_name.stamp, by_name.content, by_name.is_copy, are_tars=are_tars)
-        for name in own.shards.keys() & named.keys() | now.keys():
-            for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
-                found[groups[file]].setdefault(own, {}).setdefault(name, []).append(file)
-        if are_tars and whole in own_bases:  # all split parts have it in their states
-            found[0].setdefault(own, {})
-    of_folders = tuple(ForgetList(tuple(own), tuple(own.values())) if own else None for own in found)
-    return {"tombstones": of_folders if any(of_folders) else (), "num_folders": num_folders}
+    return paths, _read_all([(base, name) for base, names in bases.items() for name in names], root)
 
 
 class _ByName(NamedTuple):

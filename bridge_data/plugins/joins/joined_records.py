@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import itertools
 import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,17 @@ from bridge_data.data.records import (
     NO_MEMBER,
     ByteRange,
     Contents,
+    Derivation,
     RawSample,
     RecordReader,
     Records,
     contents_of,
+    derivation_of,
     no_columns,
     read_keys,
     shard_at,
 )
 from bridge_data.errors import DatasetError
-from bridge_data.plugins.forget.tombstones import ForgetList, ListedFiles, Version
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
@@ -131,39 +131,13 @@ class JoinRecords:
     def sample_columns(self) -> SampleColumns:
         raise no_columns(self)
 
-    @property
-    def tombstones(self) -> Sequence[ForgetList | None]:
-        found = [own for member in self.members for own in _lists(member)]
-        return found if any(found) else ()
-
-    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
-        """A sample is forgotten if the sample of any member is."""
-        left, by_member = iter(versions), {}
-        for at, member in enumerate(self.members):
-            own = list(itertools.islice(left, len(_lists(member))))
-            if any(number for number, _ in own):
-                by_member[at] = member.forgotten(own)
-        return _ForgottenRows(self.index, by_member)
-
     def verified(self) -> JoinRecords:
         return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
 
 
-def _lists(member: Records) -> Sequence[ForgetList | None]:
-    """The lists of a member: as many with lists as without, as states have versions by their positions."""
-    return member.tombstones or (None,) * (member.num_folders if isinstance(member, ListedFiles) else 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class _ForgottenRows(Container[int]):
-    """The rows of a join that have one of these samples of a member."""
-
-    index: JoinIndex
-    by_member: dict[int, Container[int]]
-
-    def __contains__(self, number: Any) -> bool:
-        row = self.index.row(number)
-        return any(row[member] in forgotten for member, forgotten in self.by_member.items())
+@derivation_of.register
+def _derivation(records: JoinRecords) -> Derivation:
+    return Derivation(records.members, records.index.row)
 
 
 @contents_of.register

@@ -138,8 +138,8 @@ class CostBlend:
         return LaneDraws(self, lane, num_lanes, state or {})
 
     def redealt(self, states: Sequence[Mapping[str, int]], lane: int, num_lanes: int) -> dict[str, int]:
-        """The share of `lane` in what the old lanes have drawn: the new ones have drawn together exactly as much, so the
-        job goes on towards its weights."""
+        """The share of `lane` in what the old lanes have drawn: together the new ones have drawn exactly as much, so
+        the job goes on towards its weights."""
         totals: dict[str, int] = {}
         for of_lane in states:
             for source, cost in of_lane.items():

@@ -11,7 +11,7 @@ from bridge_data.lanes.units import Batching
 from bridge_data.order.random_draws import Phase
 from bridge_data.plan import Plan
 from bridge_data.plugins.planned.cost_blend import CostBlend
-from bridge_data.plugins.planned.costs import CostLimits, CostTable, open_costs
+from bridge_data.plugins.planned.costs import CostLimits, open_costs
 from bridge_data.task import Packing, TaskEncoder, hook_of
 
 

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from bridge_data import storage
 from bridge_data.data.metadata import META_FOLDER, split_shard
 from bridge_data.data.prepared import ShardSet
-from bridge_data.data.records import Records, Selection, contents_of, fingerprint_of, newest_forgotten, stored_records
+from bridge_data.data.records import Records, Selection, contents_of, fingerprint_of, stored_records
 from bridge_data.data.sample_columns import arrow_package
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.storage import Location, RemotePath, location
@@ -257,7 +258,7 @@ def open_costs(records: Records, key: str) -> CostTable:
     if opened is not None and not _is_of_others(opened[0], base):
         facts, arrays = opened
         if (facts.key, facts.data) == (key, fingerprint_of(base)) and len(arrays.offsets) == base.num_samples + 1:
-            if facts.forgotten and (back := facts.come_back(newest_forgotten(base))):
+            if facts.forgotten and (back := facts.come_back(withheld(base))):
                 raise DatasetError(
                     f"{base.root} [{base.split_part}]: {len(back):,} samples, the first {base.describe(back[0])}, "
                     f"were forgotten when the others were measured, and are not any more; {_again(base)}, which "

@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data import storage
-from bridge_data.data.records import Records, contents_of, fingerprint_of, newest_forgotten
+from bridge_data.data.records import Records, contents_of, fingerprint_of
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.datasets import validation_data
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -54,7 +55,7 @@ from bridge_data.plugins.planned.costs import (
     spans_of,
     write_costs,
 )
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of, measuring
 from bridge_data.prepare.executors import Executor
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.run_options import DatasetOptions
@@ -158,7 +159,7 @@ def measured_sources(
                 raise
             continue
         for number in range(len(dataset.plan.sources)):
-            made = dataset.measuring(number)
+            made = measuring(dataset.plan.sources[number], dataset.task_encoder, dataset.cache_pool)
             (base,) = made.plan.sources
             name = str(base.records.root), fingerprint_of(base.records), dataset.task_encoder.costs_key(base)
             found.setdefault(name, made)
@@ -179,10 +180,10 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        check, gone = CostCheck(dataset, [open_costs(base, key)], NUM_CHECKED, None), newest_forgotten(base)
+        check, gone = CostCheck(dataset.plan.sources, encoder, [open_costs(base, key)]), withheld(base)
         for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
             if index not in gone:
-                check(SampleRef(0, 0, index))
+                check(SampleRef(0, 0, index), dataset.cache_pool)
     return found
 
 
@@ -196,7 +197,7 @@ def _measured(
     """See `measure_source`; `folder` is for lots."""
     (source,), encoder = dataset.plan.sources, dataset.task_encoder
     base = source.records
-    path, stamps, gone = costs_path(base, key), shard_stamps(base), newest_forgotten(base)
+    path, stamps, gone = costs_path(base, key), shard_stamps(base), withheld(base)
     earlier = [] if config.rescan else [*known_costs(base)]
     known = _Known({file: facts for file, facts in earlier if facts.key == key})
     maker = _LotMaker(dataset=dataset, folder=folder, key=key, stamps=tuple(stamps))
@@ -318,7 +319,7 @@ class _LotMaker:
 
     @functools.cached_property
     def _forgotten(self) -> Any:
-        return newest_forgotten(self.dataset.plan.sources[0].records)
+        return withheld(self.dataset.plan.sources[0].records)
 
     def delete_lots(self) -> None:
         """Delete the lots that an earlier run left."""

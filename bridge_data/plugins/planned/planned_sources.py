@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.draws import Draws
@@ -23,6 +23,7 @@ from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.planned import (
     TOKENS,
@@ -36,6 +37,7 @@ from bridge_data.plugins.planned.planned import (
     check_step,
     redealt,
 )
+from bridge_data.plugins.planned.sample_costs import checked
 from bridge_data.run_options import RunOptions
 from bridge_data.task import Packing, hook_of
 from bridge_data.task.hooks import FORGOTTEN, LEFT_OUT, REMEASURED, TRUNCATED
@@ -46,17 +48,18 @@ _MEASURE = "measure the data again (bridge-data measure)"
 
 
 class PlannedSources(PackSources):
-    """The planned packs of a data set. `deal` says how the packs of a step are dealt to the ranks by their loads,
-    `context` how its samples are dealt to ranks that share long ones: a step is then a micro-batch."""
+    """The planned packs of a data set, by the cost index of each source, `costs`. `deal` says how the packs of a step
+    are dealt to the ranks by their loads, `context` how its samples are dealt to ranks that share long ones: a step is
+    then a micro-batch."""
 
     follows_draws: ClassVar[bool] = False
     limit: ClassVar[Limit] = "cut"
     """A sample that is too long is in no planned pack."""
 
-    def __init__(self, deal: StepDeal | None = None, context: ContextDeal | None = None) -> None:
-        self.deal, self.context = deal, context
-        self.costs: Sequence[CostTable] = ()
-        """The cost index of each source."""
+    def __init__(
+        self, costs: Sequence[CostTable], deal: StepDeal | None = None, context: ContextDeal | None = None
+    ) -> None:
+        self.costs, self.deal, self.context = costs, deal, context
         self._packs: tuple[Any, JobPacks] | None = None
 
     @property
@@ -69,18 +72,8 @@ class PlannedSources(PackSources):
         """The modules that the schedule of context groups imports."""
         return () if self.context is None else self.context.modules
 
-    def of_data(self, dataset: LaneDataset) -> Self:
-        """The same with the cost index of each source.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder.
-        """
-        made = copy.copy(self)
-        made.costs, made._packs = costs_of_sources(dataset), None
-        return made
-
     def changed(self, dataset: LaneDataset, **attributes: Any) -> LaneDataset:
-        """`dataset` with these planned packs, but for another `deal` or `context`."""
+        """`dataset` with these planned packs, but for other `costs`, or another `deal` or `context`."""
         made = copy.copy(self)
         vars(made).update(attributes, _packs=None)
         return dataset.changed(pack_sources=made)
@@ -303,6 +296,18 @@ def costs_of_sources(dataset: LaneDataset) -> list[CostTable]:
     """
     sources, encoder = dataset.plan.sources, dataset.task_encoder
     return [open_costs(source.records, encoder.costs_key(source)) for source in sources]
+
+
+def planned(dataset: LaneDataset) -> LaneDataset:
+    """`dataset`, whose packs are planned before samples are read.
+
+    Raises:
+        ConfigError: if the samples were not measured for the encoder.
+    """
+    costs = costs_of_sources(dataset)
+    is_checked = isinstance(dataset.order.rule, CostWeights)
+    made = dataset if is_checked else checked(dataset, costs)
+    return made.changed(pack_sources=PlannedSources(costs))
 
 
 def planned_of(dataset: LaneDataset) -> PlannedSources | None:

@@ -287,7 +287,7 @@ class Tables(Format):
             return _chosen(columns, config, root, reference)
 
         path, part = reference.path, reference.scope.split_part
-        records = open_records(location(path), files_of(path, part), part, choose).with_tombstones()
+        records = open_records(location(path), files_of(path, part), part, choose)
         chosen = records.columns
         config = dataclasses.replace(
             config,

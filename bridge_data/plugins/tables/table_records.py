@@ -41,8 +41,8 @@ from bridge_data.data.records import (
     scan_keys,
 )
 from bridge_data.data.sample_columns import ColumnPath, ColumnValues, SampleColumns
+from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.plugins.forget.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.plugins.tables.parquet_pages import MAGIC
 from bridge_data.plugins.tables.table_columns import (
     KEY,
@@ -120,7 +120,7 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class TableRecords(ListedFiles):
+class TableRecords:
     """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
     first group. Samples have the parts of `columns`. `read_bytes` is the size of a block. With `has_keys`, there is a
     column of keys. `ends` is the `ends_checksum` of the first file with rows."""
@@ -159,19 +159,8 @@ class TableRecords(ListedFiles):
         """Name, size, and a digest of the footer of each file."""
         return {"tables": [[file.name, file.version.num_bytes, file.digest] for file in self.files]}
 
-    def with_tombstones(self) -> "TableRecords":
-        """The same with the lists of forgotten samples in the folders of the files.
-
-        Raises:
-            DatasetError: if one is damaged, or files have changed since.
-        """
-        return dataclasses.replace(self, **read_lists(self.root, [file.path for file in self.files], self.stamp))
-
-    def number_in(self, file: int, position: int) -> int:
-        return self.rows_of(file)[position]
-
     def stamp(self, file: int) -> ShardStamp:
-        """What a list of forgotten samples knows of a file."""
+        """What is known of a file, to notice that it was rewritten."""
         entry = self.files[file]
         return ShardStamp(entry.version.num_bytes, len(self.rows_of(file)), entry.digest)
 
@@ -407,6 +396,16 @@ def _digest(content: bytes) -> str:
 @contents_of.register
 def _contents(records: TableRecords) -> Contents:
     return Contents(records.ends)
+
+
+@files_of.register
+def _files(records: TableRecords) -> StoredFiles:
+    names, paths = zip(*((file.name, file.path) for file in records.files), strict=True)
+
+    def number_in(file: int, position: int) -> int:
+        return records.rows_of(file)[position]
+
+    return StoredFiles(records.root, names, paths, records.stamp, number_in)
 
 
 class TableReader(RecordReader):

@@ -9,7 +9,6 @@ links that lead out of the folder, and for links in tars. A sample takes about 1
 
 import abc
 import collections
-import dataclasses
 import functools
 import os
 import re
@@ -25,10 +24,10 @@ from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
 from bridge_data.data.tar_scan import check_end_mark, raise_faults
+from bridge_data.data.withheld import ShardStamp, StoredFiles, withheld_in
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plugins.forget.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
 from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
@@ -276,16 +275,6 @@ def _class_of(key: str, names: Sequence[str]) -> str:
     return key.rpartition("/")[0] if len(names) == 1 and kind_of_name(f"x.{names[0]}") == "image" else ""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _ListedTars(ListedFiles):
-    """Tars, with the number of the first sample of each."""
-
-    firsts: Sequence[int]
-
-    def number_in(self, file: int, position: int) -> int:
-        return self.firsts[file] + position
-
-
 class TarCollection(SampleFiles):
     """The samples of the tars `files` of the data set at `path`, also of those that `prepare` refuses, as parts of a
     sample are not next to each other. With `prefix_keys`, keys in `shards/a.tar` start with `a/`."""
@@ -390,18 +379,21 @@ class TarCollection(SampleFiles):
             return ShardStamp(self._files[number].stat().st_size, end - first, None)
 
         files = [str(file.absolute()) for file in self._files]
-        listed = _ListedTars(self._firsts, **read_lists(self._path, files, stamp, are_tars=True))
-        for own in filter(None, listed.tombstones):
-            for file, position, key in own.samples(own.newest):
-                found = self._samples[self._firsts[file] + position][1]
-                if not found.endswith(key):  # it may have a prefix
-                    root = own.lists[0].root
-                    again, renew = bridge_command("prepare", root), bridge_command("forget", root, "--renew")
-                    raise DatasetError(
-                        f"{files[file]}: has changed since {key!r} was forgotten: sample {position} is {found!r} "
-                        f"now; run `{again}`, then `{renew} --reason WHY`"
-                    )
-        return listed.forgotten(newest_versions(listed.tombstones))
+
+        def number_in(file: int, position: int) -> int:
+            return self._firsts[file] + position
+
+        numbers = set()
+        for file, position, key in withheld_in(StoredFiles(self._path, files, files, stamp, number_in, are_tars=True)):
+            numbers.add(number := number_in(file, position))
+            found = self._samples[number][1]
+            if not found.endswith(key):  # it may have a prefix
+                again, renew = bridge_command("prepare", self._path), bridge_command("forget", self._path, "--renew")
+                raise DatasetError(
+                    f"{files[file]}: has changed since {key!r} was forgotten: sample {position} is {found!r} "
+                    f"now; run `{again}`, then `{renew} --reason WHY`"
+                )
+        return numbers
 
 
 @functools.lru_cache(maxsize=1)

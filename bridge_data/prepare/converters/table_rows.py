@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.data.records import newest_forgotten
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.tables.binary_shard import INDEX
 from bridge_data.plugins.tables.table_columns import Column, TableFile, columns_of, features_of, pyarrow_for
@@ -41,7 +41,7 @@ class TableRows(RecordSource):
         for table in tables:
             _check_columns(tables[0], table, dropped)
         columns = [column for column in _columns(tables[0]) if column.name not in dropped]
-        self.records = records_of(root, files, tables, "train", ()).with_tombstones()
+        self.records = records_of(root, files, tables, "train", ())
         self._untyped = [column.name for column in columns if column.name in tables[0].without_types]
         self._class_names = _class_names(tables[0].schema)
         self._block_rows = [_block_rows(table, group) for table in tables for group in range(len(table.counts))]
@@ -97,7 +97,7 @@ class TableRows(RecordSource):
         return evaluate(self.records, clauses).between(0, len(self))
 
     def forgotten_numbers(self) -> Container[int]:
-        return newest_forgotten(self.records)
+        return withheld(self.records)
 
 
 def _columns(table: TableFile) -> list[Column]:

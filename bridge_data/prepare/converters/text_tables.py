@@ -22,12 +22,12 @@ from bridge_data.data.jsonl_file import JsonlLines, open_jsonl
 from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import stored_number, stored_records
 from bridge_data.data.shard_table import encode_offsets, offsets_digest
+from bridge_data.data.withheld import files_of, withheld_in
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import why_packed
 from bridge_data.plan.opening import split_parts
-from bridge_data.plugins.forget.tombstones import newest_versions
 from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.media_files import names_media
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
@@ -120,10 +120,9 @@ class JsonLines(TextTable):
             starts = self.starts[first:end]
             starts[:1] = array.array("Q", [0] * len(starts[:1]))  # blank lines before belong to the first, as in place
             digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
-            lines = JsonlLines(
-                root=file, split_part="", num_samples=len(starts), num_bytes=num_bytes, digest=digest
-            ).with_tombstones()
-            found.update(first + number for number in lines.forgotten(newest_versions(lines.tombstones)))
+            lines = JsonlLines(root=file, split_part="", num_samples=len(starts), num_bytes=num_bytes, digest=digest)
+            if (files := files_of(lines)) is not None:
+                found.update(first + position for _, position, _ in withheld_in(files))
         return found
 
 

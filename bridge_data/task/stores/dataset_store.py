@@ -1,7 +1,7 @@
-"""File stores of data: a folder, a prepared tar data set, a prepared JSONL file; and those of a source.
+"""File stores over a folder, a prepared tar data set or a prepared JSONL file; and the stores that a source names.
 
-Enters: a path, or a source with its auxiliary data and the task encoder's decoder. Leaves: file stores. Those
-of a source decode files by extension, like the parts of samples.
+Reads a path, or a source with its auxiliary data and the task encoder's decoder. Returns file stores. Those of a source
+decode a file by its extension, as they decode the parts of samples.
 """
 
 import errno
@@ -17,8 +17,9 @@ from bridge_data.data.jsonl_file import PART, JsonlLines
 from bridge_data.data.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.data.metadata import META_FOLDER, without_shard
 from bridge_data.data.prepared import tars_of
-from bridge_data.data.records import RecordReader, newest_forgotten, reader_of, stored_records
+from bridge_data.data.records import RecordReader, number_of_key, stored_records
 from bridge_data.data.sample_lookup import PartReader
+from bridge_data.data.withheld import digest_of_keys, reader_of, withheld
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
@@ -52,6 +53,11 @@ class SystemFileStore(_NamedStore):
     A key is a path below the folder: relative, or absolute, also as a URL `file://`. One that leaves the folder is
     refused; links in the folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the
     file is also looked for without it. With `base_dir` None, keys are absolute paths, and any file can be read.
+
+    >>> from pathlib import Path
+    >>> _ = Path("a.txt").write_text("hello")
+    >>> SystemFileStore(".").get("a.txt")
+    b'hello'
 
     Raises:
         ConfigError: if there is no such folder.
@@ -219,8 +225,9 @@ class WebdatasetFileStore(_NamedStore):
 
 
 class JsonlFileStore(_NamedStore):
-    """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages, and
-    `lines` are its lines, if it was opened before.
+    """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages,
+    `lines` are its lines, if it was opened before, and `forgotten` are (shard, key) of those that are forgotten (None:
+    those on the newest list).
 
     Raises:
         ConfigError: if it is not prepared.
@@ -228,10 +235,15 @@ class JsonlFileStore(_NamedStore):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, name: str | None = None, lines: JsonlLines | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        lines: JsonlLines | None = None,
+        forgotten: Collection[tuple[str, str]] | None = None,
     ) -> None:
-        self._lines = lines or JsonlLines.open(storage.location(path).absolute(), "").with_tombstones()
-        self._name = name
+        self._lines = lines or JsonlLines.open(storage.location(path).absolute(), "")
+        self._name, self._forgotten = name, withheld(self._lines).keys if forgotten is None else forgotten
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         number = key.removesuffix(f".{PART}")
@@ -247,15 +259,19 @@ class JsonlFileStore(_NamedStore):
 
     @property
     def forgotten_version(self) -> str:
-        return "".join(own.newest[1] for own in self._lines.tombstones if own)
+        return digest_of_keys(self._forgotten)
 
     def list_files(self) -> Iterator[str]:
-        gone = newest_forgotten(self._lines)
-        return (f"{number}.{PART}" for number in range(self._lines.num_samples) if number not in gone)
+        return (f"{number}.{PART}" for number in range(self._lines.num_samples) if number not in self._gone)
+
+    @functools.cached_property
+    def _gone(self) -> frozenset[int]:
+        numbers = (number_of_key(key) for _, key in self._forgotten)
+        return frozenset(number for number in numbers if number is not None)
 
     @functools.cached_property
     def _reader(self) -> RecordReader:
-        return reader_of(self._lines)
+        return reader_of(self._lines, self._gone)
 
 
 def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileStore[Any]]:
@@ -280,8 +296,8 @@ def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any
         )
     records, shards = stored_records(source.records), tars_of(source.records)
     if isinstance(records, JsonlLines):
-        return _decoded(JsonlFileStore(source.path, lines=records), decoder)
-    forgotten = None if shards is None else shards.forgotten_keys()
+        return _decoded(JsonlFileStore(source.path, lines=records, forgotten=source.withheld.keys), decoder)
+    forgotten = None if shards is None else source.withheld.keys
     return _decoded(WebdatasetFileStore(source.path, forgotten=forgotten), decoder)
 
 

@@ -25,6 +25,7 @@ from bridge_data.data.metadata import (
 from bridge_data.data.prepared import PreparedDataset, tars_of
 from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.records import stored_records
+from bridge_data.data.withheld import withheld
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
@@ -32,7 +33,6 @@ from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, ste
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.source import parse_access
-from bridge_data.plugins.forget.tombstones import ListedFiles, newest_versions
 from bridge_data.plugins.where.where_clauses import WhereClause, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
@@ -192,10 +192,9 @@ def _odd_parts(dataset: PreparedDataset, sample_type: dict[str, Any] | None) -> 
 def _forgotten(several: Sequence[Records]) -> dict[str, Any] | None:
     """How many samples are forgotten, and the versions of the lists; None if there is no list."""
     num_samples, numbers = 0, list[int]()
-    for one in (one for one in several if isinstance(one, ListedFiles)):
-        versions = newest_versions(one.tombstones)
-        num_samples += len(one.forgotten(versions))
-        numbers += [number for number, _ in versions if number]
+    for facts in filter(None, (withheld(one).facts() for one in several)):
+        num_samples += facts["num_samples"]
+        numbers += facts["versions"]
     return {"num_samples": num_samples, "versions": [*dict.fromkeys(numbers)]} if numbers else None
 
 

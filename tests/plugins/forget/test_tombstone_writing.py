@@ -82,7 +82,7 @@ def test_a_file_loses_its_samples_and_others_of_the_folder_keep_theirs(files: li
     assert forget_samples(one, ["1", f"{one.name}/4", f"{one.name}:1"], "asked for").num_forgotten == 2
     assert texts_of(one) == ["one 0", "one 2", "one 3", "one 5"]
     assert texts_of(two) == [f"two {number}" for number in range(6)]
-    assert not load_plan(two, training=False).sources[0].tombstones, "its states do not depend on the other's list"
+    assert not load_plan(two, training=False).sources[0].withheld, "its states do not depend on the other's list"
     assert forget_samples(two, ["0"], "asked for").num_forgotten == 1
     assert (len(texts_of(one)), len(texts_of(two))) == (4, 5)
     assert forget_samples(one, ["4"], "was a mistake", restore=True).num_forgotten == 1

@@ -370,18 +370,19 @@ def test_a_sample_is_forgotten_with_the_row_of_any_member(tmp_path: Path) -> Non
         write(tmp_path / "b" / f"{number}" / f"{number}.parquet", keys)
     texts(tmp_path / "a", "dcba")
     path = both(tmp_path / "j.yaml", {"path": "b"}, {"path": "a"})
-    assert prepared_plan(path).sources[0].tombstones == ()
+    assert not prepared_plan(path).sources[0].withheld
     forget_samples(tmp_path / "a", ["b"], "asked for")
     (source,) = load_plan(path, trusted_modules=[OWN]).sources
-    assert [own is not None for own in source.tombstones] == [False, False, True]
+    assert [own is not None for own in source.withheld.lists] == [False, False, True]
     forget_samples(tmp_path / "b" / "1" / "1.parquet", ["d"], "asked for")
     (source,) = load_plan(path, trusted_modules=[OWN]).sources
-    assert [own is not None for own in source.tombstones] == [False, True, True]
+    assert [own is not None for own in source.withheld.lists] == [False, True, True]
     for versions, gone in (((0, 1, 1), {1, 3}), ((0, 0, 1), {1}), ((0, 1, 0), {3}), ((0, 0, 0), set())):
         ids = [
-            own.newest if own and number else (0, "") for own, number in zip(source.tombstones, versions, strict=True)
+            own.newest if own and number else (0, "")
+            for own, number in zip(source.withheld.lists, versions, strict=True)
         ]
-        forgotten = source.records.forgotten(ids)
+        forgotten = source.withheld.forgotten(ids)
         assert {number for number in range(4) if number in forgotten} == gone
 
 

@@ -36,7 +36,7 @@ class NoShards:
     counts: list[int]
     split_part: str = "train"
     sample_bytes: float | None = 1e5
-    read_bytes, tombstones = READ_BYTES, ()
+    read_bytes = READ_BYTES
 
     @property
     def root(self) -> Location:
