@@ -27,7 +27,7 @@ from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.upcoming import Upcoming
-from bridge_data.order import Cursor
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.plugins.forget.forgotten import drop_pending
@@ -139,8 +139,12 @@ class Lane:
 
     def _new_upcoming(self) -> Upcoming:
         """A view of what it loads next."""
-        look = self.draws.upcoming if self.packs is None else self.packs.upcoming
-        return Upcoming(look, self._batching.batch_size or 1, self.work.forgotten)
+        return Upcoming(self._look, self._batching.batch_size or 1, self.work.forgotten)
+
+    def _look(self, num_units: int, most: int) -> Sequence[SampleRef]:
+        """Up to `most` of the samples that it will load for its next units, as far as is known."""
+        of = self.draws if self.packs is None else self.packs
+        return of.upcoming(num_units, most)
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""

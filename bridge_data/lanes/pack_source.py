@@ -59,8 +59,9 @@ class Held:
 class PackSource(Protocol):
     """The packs of one lane."""
 
-    held: Held
-    """What a state keeps as references."""
+    @property
+    def held(self) -> Held:
+        """What a state keeps as references."""
 
     def next(self) -> list[Item]:
         """The members of the next pack.
