@@ -33,7 +33,7 @@ class BridgeDataError(Exception):
 class ConfigError(BridgeDataError, ValueError):
     """A setting is wrong. The message names the file and line, or the argument."""
 
-    is_placed = False
+    has_location = False
     """Whether the message names file and line."""
 
 
@@ -129,21 +129,21 @@ class LogThrottle:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Hashable, int] = {}
-        self._told_at: dict[Hashable, float] = {}
+        self._reported_at: dict[Hashable, float] = {}
 
     def count(self, kind: Hashable) -> int:
         """Count one more of `kind`; return the number so far if it should be reported, else 0."""
         now = time.monotonic()
         with self._lock:
             number = self._counts[kind] = self._counts.get(kind, 0) + 1
-            if str(number).rstrip("0") != "1" and now < self._told_at[kind] + REPEAT_S:
+            if str(number).rstrip("0") != "1" and now < self._reported_at[kind] + REPEAT_S:
                 return 0
-            self._told_at[kind] = now
+            self._reported_at[kind] = now
         return number
 
     def after_fork(self) -> None:
         """In a forked child: count from 0, with a lock that no thread of the parent can hold."""
-        self._lock, self._counts, self._told_at = threading.Lock(), {}, {}
+        self._lock, self._counts, self._reported_at = threading.Lock(), {}, {}
 
 
 log_throttle = LogThrottle()

@@ -1,6 +1,7 @@
 """How the core finds what is not in it: plug-ins of this package, then those of other packages.
 
-Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `features`) and a name. Returns the
+Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `extras`, `recorders`,
+`features`) and a name. Returns the
 object that a plug-in offers under it. Raises `ConfigError` if nobody does.
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it
@@ -40,8 +41,8 @@ def names_of_extensions(kind: str) -> list[str]:
 
 def find_extension(kind: str, name: str) -> Any | None:
     """The object of this kind and name; None if nobody offers it."""
-    if (place := plugin_table().get(kind, {}).get(name)) is not None:
-        module, _, attribute = place.partition(":")
+    if (target := plugin_table().get(kind, {}).get(name)) is not None:
+        module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute)
     entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
     for entry_point in entry_points(group=f"bridge_data.{kind}", name=name):

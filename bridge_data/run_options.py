@@ -258,7 +258,8 @@ class LoaderConfig:
     per step."""
     ledger_path: str | Path | None = None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
-    (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
+    (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
+    one of them; the DataModule does."""
     checkpoint_every_sec: float | None = None
     """No effect: see `bridge_data.options`."""
     checkpoint_every_min_n_samples: int | None = None

@@ -18,7 +18,7 @@ class HookContext(Protocol):
     """Whether it has cut its sample, which is counted unless the sample is skipped."""
     is_positional: bool
     """Whether it has asked for the number of its sample or micro-batch, or the `WorkerConfig`: what it makes is for
-    this place in this job alone."""
+    this position in this job alone."""
 
     @property
     def sample_index(self) -> int:

@@ -146,7 +146,7 @@ class WorkerConfig:
         [1, 1], [0, 0]. Only the plan is read for it, so all ranks agree."""
         if self.num_lanes_given or num_samples >= self.num_lanes * batch_size or self.num_lanes == self.world_size:
             return self
-        _tell_few_samples(num_samples, batch_size, self.num_lanes, self.world_size)
+        _warn_few_samples(num_samples, batch_size, self.num_lanes, self.world_size)
         fitting = copy.copy(self)
         fitting.num_lanes, fitting.data_parallel_group = self.world_size, self.data_parallel_group
         return fitting
@@ -188,7 +188,7 @@ class WorkerConfig:
         """Warn if some workers of this rank have none of its lanes, of the `num_lanes` of the job, or if they share
         them so unequally that they wait for each other for a fifth of their time or more."""
         if not self.num_lanes_given and num_lanes == self.num_lanes == self.world_size:
-            return  # few samples, which `for_samples` has told
+            return  # few samples: `for_samples` has warned
         num_here = len(range(self.rank, num_lanes, self.world_size))
         num_busy = busy_workers(num_here, self.num_workers)
         if num_busy <= 0.8 * self.num_workers or num_here < self.num_workers:
@@ -249,7 +249,7 @@ def _default_lanes_per_rank(num_workers: int) -> int:
 
 
 @functools.cache  # so that it is logged once
-def _tell_few_samples(num_samples: int, batch_size: int, num_lanes: int, world_size: int) -> None:
+def _warn_few_samples(num_samples: int, batch_size: int, num_lanes: int, world_size: int) -> None:
     logger.warning(
         "%d samples are too few to fill micro-batches of %d in %d lanes, so each rank has one lane (num_lanes=%d), and "
         "one worker is busy. num_lanes=%d keeps the usual number",

@@ -1,12 +1,12 @@
 """A recipe: all settings of a run, from the model to the trainer, out of YAML files and `key=value` arguments.
 
-Enters: the name of a recipe, a file `families/NAME.yaml` which reads as model, data, tokenizer, image processor, task
-encoder, training; a YAML of the user, of the same shape or part of it; arguments like `data.seq_length=512`. Each
-changes the one before. Leaves: a `Recipe`, checked, whose `build_...` methods make its parts. Guarantees: an unknown
-key is an error that names the nearest one; nothing heavy is imported, and nothing loaded, until something is built.
+Reads the name of a recipe, which is a file `families/NAME.yaml` (model, data, tokenizer, image processor, task encoder,
+training); a YAML of the user, of the same shape or part of it; and arguments like `data.seq_length=512`. Each changes
+the one before. Returns a checked `Recipe`, whose `build_...` methods make its parts. Nothing heavy is imported, and
+nothing loaded, until something is built. Raises an error that names the nearest known key for an unknown one.
 
 A part that is `pretrained` is a folder that `save_pretrained` wrote, or an id of the hub at a `revision` (None: the
-newest); `tiny` in its place is a small part of the same family, made on the spot.
+newest); `tiny` instead is a small part of the same family, made on the spot.
 """
 
 import dataclasses

@@ -275,9 +275,9 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
 
 
 def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Tensor | None:
-    """A JPEG as uint8 (C, H, W), decoded directly into its slot of the next batch, so that stacking needs no copy.
+    """A JPEG as uint8 (C, H, W), decoded directly into the memory of the next batch, so that stacking needs no copy.
 
-    None if there is no such slot (see `Arena.image_buffer`), simplejpeg cannot decode the image as Pillow does, or it
+    None if that has none for it (see `Arena.image_buffer`), simplejpeg cannot decode the image as Pillow does, or it
     must be turned.
     """
     arena = current_arena()
@@ -325,7 +325,7 @@ def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *
         made = in_mode(image, mode)
     if _is_jpeg(data) and (damage := damage_of(data)) is not None:
         COUNTS.num_damaged_images += 1
-        _warn_once("damage", lambda: _TOLD_OF_DAMAGE.format(damage))
+        _warn_once("damage", lambda: _DAMAGE_WARNING.format(damage))
     _note_frames(image)
     COUNTS.num_images += 1
     return _upright(made) if upright else made
@@ -506,7 +506,7 @@ def _note_frames(image: Image.Image) -> None:
     with contextlib.suppress(Exception):  # what comes after the first frame may be damaged
         if image.format == "GIF" or len(frame_numbers(image)) > 1:
             COUNTS.num_first_frames += 1
-            _warn_once("frames", lambda: _TOLD_OF_FRAMES.format(shown, len(frame_numbers(image))))
+            _warn_once("frames", lambda: _FRAMES_WARNING.format(shown, len(frame_numbers(image))))
 
 
 def _note_frames_of_jpeg(data: bytes) -> None:
@@ -514,18 +514,18 @@ def _note_frames_of_jpeg(data: bytes) -> None:
         _note_frames(image)
 
 
-_TOLD_OF_FRAMES = (
+_FRAMES_WARNING = (
     "an image ({}) has {} frames or pages, and only the first is taken; "
     'SampleDecoder(frames="all") makes a list of all. '
-    "Others are counted (LoaderMetrics.first_frames), and not told: `bridge-data lint` lists them"
+    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data lint` lists them"
 )
 
 
 # JPEG
 
-_TOLD_OF_DAMAGE = (
+_DAMAGE_WARNING = (
     "a JPEG is damaged ({}), and its pixels are guessed from where the damage begins. Others are counted "
-    "(LoaderMetrics.damaged_images), and not told: `bridge-data lint` lists them"
+    "(LoaderMetrics.damaged_images), and not logged: `bridge-data lint` lists them"
 )
 
 

@@ -261,8 +261,8 @@ def _by_template(render: Callable[[], T]) -> T:
             raise ConfigError(f"the chat template has an error in its line {error.lineno}: {error.message}") from error
         if isinstance(error, SecurityError):
             raise ConfigError(f"the chat template does what its sandbox forbids: {error}; use another one") from error
-        told = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
-        raise SampleError(f"the chat template refuses the conversation: {told}") from error
+        reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise SampleError(f"the chat template refuses the conversation: {reason}") from error
 
 
 def lacks_beginning(tokenizer: Any, text: str) -> bool:
@@ -288,12 +288,12 @@ def note_moved_media(
             if not left[token]:
                 return
             if text.find(words) > left[token].pop(0):
-                _tell_moved(owner, kind)
+                _warn_moved(owner, kind)
                 return
 
 
 @functools.lru_cache(maxsize=64)
-def _tell_moved(owner: str, kind: str) -> None:
+def _warn_moved(owner: str, kind: str) -> None:
     logger.warning(
         "%s: its chat template writes the %ss of a turn before its words, so those amid a text come first, as with the "
         "processor of transformers; for %ss in their places, set ConversationTemplateConfig(chat_template=...) to a "

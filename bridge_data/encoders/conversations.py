@@ -4,8 +4,8 @@
                        captioning, VQA and text samples of any other origin ────────┴ conversation_of ─▶ Conversation
 
 `cook_conversation` reads the shapes in which people store chats: the part `json`, such as a line of a JSONL file, or
-without one the columns of a table. Guarantee: what would change the conversation and is not supported is a
-`SampleError`, never dropped silently; `chat_fields` knows what fields say.
+without one the columns of a table. What would change the conversation and is not supported is a `SampleError`, never
+dropped silently; `chat_fields` has the meaning of each field.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
@@ -19,11 +19,11 @@ and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
-What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
-of pictures.
+Settings of one (`fps`, `max_pixels`: see `visual_settings`) make it a `Visual`. A video may be a list or a folder of
+pictures.
 
-`conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
-without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
+The text that `conversation_of` returns has as many placeholders as there are images, in their order. A sample without
+anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
 import contextlib
@@ -226,7 +226,7 @@ def _more_of(turn: Mapping[str, Any], role: str, answers: str, key: str) -> dict
 
 def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | None:
     """Whether a turn is to be learnt; None if it does not say so. Turns that are no answers never are."""
-    told: dict[str, bool] = {}
+    said: dict[str, bool] = {}
     for name in (*LEARNT, *NOT_LEARNT) if is_answer else (*LEARNT[1:], *NOT_LEARNT):
         value = turn.get(name)
         plain = value.lower() if isinstance(value, str) else value
@@ -237,14 +237,14 @@ def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | Non
                 f"sample {key!r}: a turn has {name} {repr(value)[:80]}; expected 0 or 1, false or true: a turn is "
                 "learnt whole or not at all. Remove it, or write a cooker"
             )
-        told[name] = (plain in YES) == (name in LEARNT)
-    if len({*told.values()}) > 1 or (any(told.values()) and not is_answer):
+        said[name] = (plain in YES) == (name in LEARNT)
+    if len({*said.values()}) > 1 or (any(said.values()) and not is_answer):
         why = "which say different things" if is_answer else "but is no answer, and only answers are learnt"
         raise SampleError(
-            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in told)}, {why}. Remove them, "
+            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in said)}, {why}. Remove them, "
             "or write a cooker"
         )
-    return next(iter(told.values()), None)
+    return next(iter(said.values()), None)
 
 
 def _call(call: Any, key: str) -> dict[str, Any]:

@@ -85,8 +85,8 @@ def load_pretrained(
             where = "the cache of this machine under such an id, and the hub cannot be reached"
         else:
             where = "such a folder, or on the hub under such an id"
-        told = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {told}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {reason}") from error
 
 
 def _is_path(given: str | os.PathLike[str], name: str) -> bool:

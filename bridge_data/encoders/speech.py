@@ -164,8 +164,8 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         if ids[:1] == [self.start_token_id]:
             ids = ids[1:]
         if len(ids) > config.max_target_length:
-            told = f"its text has {len(ids)} tokens, a target holds {config.max_target_length}"
-            note_overlong(config.overlong, key, told)
+            reason = f"its text has {len(ids)} tokens, a target holds {config.max_target_length}"
+            note_overlong(config.overlong, key, reason)
         waveform = self._waveform(sample)
         most = self.feature_extractor.n_samples
         if len(waveform) > most:

@@ -83,8 +83,8 @@ def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
         else:
             fix = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
         why = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {fix}"
-        raise ConfigError(told) from error
+        reason = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {fix}"
+        raise ConfigError(reason) from error
 
 
 def edge_of(size: Any, *names: str) -> int | None:

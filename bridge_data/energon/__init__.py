@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name not in _own_names and (name in module_paths.PUBLIC or name in module_paths.NAMES or name == "__version__"):
         return module_paths.value_of(name)
     if has_stand_in("", name):
-        return stand_in("", name, module_paths.told)
+        return stand_in("", name, module_paths.message_of)
     try:
         return _own(name)
     except AttributeError:

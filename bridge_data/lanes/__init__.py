@@ -15,8 +15,6 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     reading       in which blocks samples are read, and how far ahead
     produced      what leaves a lane
     survival      when a source whose samples are all skipped counts as empty
-    forgotten     samples that may not be used any more: lanes drop them
-    skipping      lanes of a run that skips steps
     restoring     a sample or a batch made again from its `__restore_key__`
     wrappers      `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 

@@ -18,8 +18,8 @@ from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Item, Pack, Unit
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Pending
-from bridge_data.plugins.forget.forgotten import drop_draws
 from bridge_data.samples.arena import current_arena
 from bridge_data.task.hooks import TRUNCATED
 
@@ -27,8 +27,8 @@ logger = logging.getLogger("bridge_data")
 
 
 class Draws:
-    """The samples that `cursor` draws, made by `maker`, for the `work` that is done to them together. `ahead` gets the
-    position of the cursor. With `stacks`, images are put where their batch will be."""
+    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is what is done to
+    them together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
 
     def __init__(
         self,
@@ -37,13 +37,14 @@ class Draws:
         maker: Maker,
         survivals: Survivals,
         *,
+        extras: LaneExtras | None = None,
         ahead: ReadAhead | None = None,
         stacks: bool = False,
     ) -> None:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
-        self._maker, self._stacks = maker, stacks
+        self._maker, self._extras, self._stacks = maker, extras, stacks
         self._base: dict[str, Any] | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
         self._written: dict[int, tuple[list[Item], list[Any]]] = {}
@@ -67,11 +68,14 @@ class Draws:
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)
-        if work.forgotten is not None:
-            drawn = drop_draws(drawn, work.forgotten, work.hooks, self.survivals)
+        if self._extras is not None:
+            refs = [ref for _, ref in drawn]
+            if len(kept := self.let_through(refs, survivals=True)) < len(refs):
+                is_kept = {*kept}
+                drawn = [pair for pair in drawn if pair[1] in is_kept]
         if not drawn:
             return
-        new, queue, kept = object.__new__, self.queue, self.survivals.kept
+        new, queue, num_kept = object.__new__, self.queue, self.survivals.kept
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             many = self._maker.make([ref for _, ref in drawn])
@@ -85,7 +89,18 @@ class Draws:
                 else:
                     self.count_skip(ref[0])
                     continue
-                kept[ref[0]] += 1
+                num_kept[ref[0]] += 1
+
+    def let_through(self, refs: Sequence[SampleRef], *, survivals: bool = False) -> Sequence[SampleRef]:
+        """Those of some samples that no extra leaves out; the others are counted as skips, also in the `survivals`."""
+        if self._extras is None:
+            return refs
+        kept = self._extras.filter(refs)
+        for ref, extra in self._extras.left_out(refs) if len(kept) < len(refs) else ():
+            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
+            if survivals:
+                self.count_skip(ref.source)
+        return kept
 
     def count_skip(self, what: int | str) -> None:
         """Count a sample of source `what`, or one of `what`, that a hook skipped."""

@@ -14,23 +14,22 @@ bucket with such units (`_next_bucket`; with groups, one of several: `_next_grou
 import collections
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.maker import Key, LaneView, MakerWrapper, Trial, wrapped
+from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, wrapped
 from bridge_data.lanes.observing import ObservedMaker, TimedMaker
 from bridge_data.lanes.pack_source import Held, PackSource
-from bridge_data.lanes.produced import CountValues, Produced
+from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.cursor import packed_references
+from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
-from bridge_data.plugins.forget.forgotten import drop_pending
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import with_tensors
 
@@ -48,7 +47,7 @@ class Lane:
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
     samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
     made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
-    needed later.
+    needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none.
     """
 
     def __init__(
@@ -62,14 +61,16 @@ class Lane:
         state: dict[str, Any] | None = None,
         ahead: ReadAhead | None = None,
         open_packs: OpenPacks | None = None,
+        extras: LaneExtras | None = None,
         wrappers: Sequence[MakerWrapper] = (),
         trial: Callable[[Sequence[MakerWrapper]], Trial],
     ) -> None:
+        self._extras = extras
         self._cursor, self.work, self._batching = cursor, work, batching
         self.number, self._num_lanes = position
         self._micro_batches = self._num_samples = self._num_read = 0
-        self._references = b""  # of what was batched last
-        self._tokens: tuple[int, int] | None = None  # as well, if its units say it
+        self._batched: Sequence[SampleRef] = ()  # last, if extras want to know
+        self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
         self._buckets: dict[str, list[Unit]] = {}
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
         """Micro-batches that were only partly emitted, as in `Pending`."""
@@ -85,7 +86,7 @@ class Lane:
             number=self.number, times=work.times, new_upcoming=new_upcoming, new_trial=trial, maker=work.maker
         )
         maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
-        self.draws = Draws(cursor, work, maker, self._survivals, ahead=ahead, stacks=stacks)
+        self.draws = Draws(cursor, work, maker, self._survivals, extras=extras, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
         if state is not None:
             self._restore(state)
@@ -120,8 +121,11 @@ class Lane:
                 logger.warning("lane %d ends without a batch: all samples %s", self.number, told)
             raise
         self._micro_batches += 1
-        counts = self._counts(batch)
-        return Produced(self.number, batch, self.state(), self.take_skipped(), self._references, counts)
+        notes: dict[str, Any] = {}
+        if self._extras is not None:
+            index = (self._micro_batches - 1) * self._num_lanes + self.number
+            notes = self._extras.note(index, self._batched)
+        return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
 
     def _counts(self, batch: Any) -> CountValues:
         """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
@@ -132,14 +136,14 @@ class Lane:
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
-        memo = COUNTS.take_memo()
+        others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
         noted = COUNTS.take_image_notes()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
     def _new_upcoming(self) -> Upcoming:
         """A view of what it loads next."""
-        return Upcoming(self._look, self._batching.batch_size or 1, self.work.forgotten)
+        return Upcoming(self._look, self._batching.batch_size or 1, self._extras)
 
     def _look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
@@ -185,8 +189,10 @@ class Lane:
                 self._num_read = sum(unit.num_samples for unit in read)
                 self._tokens = _tokens_told(read)
             keys = self.work.keys_of(read)
-            cursor = self._cursor if self.work.batch_index_known_when_encoding else None
-            self._references = references_of(read, keys, self.work.numbers, cursor)
+            if self._extras is not None:
+                numbers, flat = self.work.numbers, [*itertools.chain.from_iterable(keys)]
+                samples = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+                self._batched = [SampleRef(numbers[name], *place) for name, *place in samples]
             return self.work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
@@ -313,8 +319,10 @@ class Lane:
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
-        if self.work.forgotten is not None and drawn:
-            drawn = drop_pending(drawn, self.work.forgotten, self.work.hooks)
+        if self._extras is not None and drawn:
+            waiting = [item.ref for item in drawn.items()]
+            if len(kept := self.draws.let_through(waiting)) < len(waiting):
+                drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
         def unit(parts: list[Drawn]) -> Unit:
@@ -340,22 +348,6 @@ def _tokens_told(units: Sequence[Unit]) -> tuple[int, int] | None:
     """The `Pack.tokens` of all units, if they have some."""
     told = [unit.tokens for unit in units if isinstance(unit, Pack) and unit.tokens is not None]
     return (sum(one for one, _ in told), sum(both for _, both in told)) if told else None
-
-
-def references_of(
-    units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
-) -> bytes:
-    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If `cursor` drew
-    them last, it has packed their references, which takes a third of the time."""
-    if cursor is not None and units:
-        first, last, count = units[0], units[-1], len(units)
-        assert isinstance(first, Item) and isinstance(last, Item)
-        is_last_drawn = first.draw + count == last.draw + 1 == cursor.draws
-        if is_last_drawn and (packed := cursor.packed_references(count)) is not None:
-            return packed
-    values = [*itertools.chain.from_iterable(keys)]
-    values[::4] = [numbers[name] for name in values[::4]]
-    return packed_references(values)
 
 
 def tokens_of(batch: Any) -> tuple[int, int]:

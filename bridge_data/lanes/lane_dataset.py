@@ -9,8 +9,9 @@ next batch.
 import copy
 import dataclasses
 import functools
+import logging
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -28,10 +29,10 @@ from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, T
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.row import Ints
 from bridge_data.order.sample_blend import BlendRule
@@ -39,14 +40,13 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, par
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
-from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.replacement import replacement
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
 """Attributes that each process creates for itself."""
@@ -103,9 +103,11 @@ class LaneDataset:
         """Opens the pack sources of the lanes, if samples are packed."""
         self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.withheld for source in plan.sources)
-        self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
-        """Samples that lanes drop, by the current lists."""
+        self.extras: tuple[StateExtra, ...] = ()
+        """What features do in the lanes, and keep in the states."""
+        if any(source.withheld for source in plan.sources):
+            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -183,10 +185,10 @@ class LaneDataset:
         a pass has more batches than `len` says."""
         of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
         if of_lanes is not None:
-            is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
+            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
             longest = self._num_of_rank(0, self.num_micro_batches)
-            is_longer = state.next_slot > longest * self.worker_config.world_size
+            is_longer = state.micro_batch_index > longest * self.worker_config.world_size
         self._is_longer = self._is_longer or is_longer
 
     @property
@@ -202,13 +204,19 @@ class LaneDataset:
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
-        if repetition:
-            first = first.with_sums_of(last)
-        return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        if not repetition or not self.extras:
+            return first
+        if first.num_lanes != last.num_lanes:
+            return self._from_here(dataclasses.replace(first, extras=dealt(last, self.extras)))
+        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
+        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
     def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, slot = self.worker_config, state.next_slot
+        config, slot = self.worker_config, state.micro_batch_index
         slot += 0 if even else (config.rank - slot) % config.world_size
         return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
 
@@ -301,9 +309,7 @@ class LaneDataset:
             return self.repeated(new, state) if goes_on else new
         self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
-            state = state if state.skips is None else caught_up(state, self.lane)
-            lanes = range(config.rank, num_lanes, config.world_size)
-            state = self.pack_sources.redealt(self, state, num_lanes, lanes)
+            state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
     def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
@@ -316,21 +322,39 @@ class LaneDataset:
             )
         return PlanOrder(plan, seed, self._shuffle, size, rule)
 
+    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        state.check_complete()
+        if state.skips is not None:
+            state = self._after_skips(state)
+        extras = dealt(state, self.extras)
+        made = self.pack_sources.redealt(self, state, num_lanes, lanes)
+        return dataclasses.replace(made, extras=extras)
+
+    def _after_skips(self, state: LoaderState) -> LoaderState:
+        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
+        lanes, num_discarded = dict(state.lanes), 0
+        for lane in lanes:
+            missing = range(state.next_of(lane), state.micro_batch_index, state.num_lanes)
+            if missing:
+                behind = self.lane(lane, state)
+                for _ in missing:
+                    behind.next()
+                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
+        if num_discarded:
+            logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
+        return dataclasses.replace(state, lanes=lanes)
+
     def _from_here(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
+        """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
 
         Raises:
             ConfigError: for steps to skip, if the data end.
-            StateError: if the state has a newer list of forgotten samples, or a different one.
+            StateError: if an extra cannot go on from the state.
         """
         if self.skips is not None:
-            state = with_skips(state, self.skips)
-        if self.forgotten is None and forgotten_lists.NAME not in state.extras:
-            return state
-        known = known_digests(self.plan.sources, self.source_names)
-        check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
-        lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
-        return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
+            state = state.skipping(self.skips)
+        return begun(state, self.extras)
 
     def lane(
         self,
@@ -345,10 +369,11 @@ class LaneDataset:
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, own = None, state.lanes.get(lane) or None
+        extras = LaneExtras(self.extras, lane, state) if self.extras else None
         wrappers = (*self.wrappers, *wrappers)
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
-            unread = [one for one in (self.forgotten, *kept) if isinstance(one, Container)]
+            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
@@ -359,6 +384,7 @@ class LaneDataset:
             state=own,
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
+            extras=extras,
             wrappers=wrappers,
             trial=self.trial,
         )
@@ -403,7 +429,8 @@ class LaneDataset:
             SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
-        return Restorer(self.work(handler), self.order.sizes).restore(key)
+        extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
+        return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -416,9 +443,7 @@ class LaneDataset:
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        work = Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
-        work.forgotten = self.forgotten
-        return work
+        return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
 
     def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
         """Makes samples of any lane of the job, inside these wrappers, by default its own."""

@@ -6,23 +6,23 @@ needed later, or by nobody.
 """
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order.extras import LaneExtras
 
 
 class Upcoming:
     """A view of the samples that a lane loads next: `look(num_units, most)` returns up to `most` of those of its next
-    units, of which a batch has `batch_size`. Without `forgotten` samples."""
+    units, of which a batch has `batch_size`. Without those that `extras` leave out."""
 
     def __init__(
         self,
         look: Callable[[int, int], Sequence[SampleRef]],
         batch_size: int,
-        forgotten: Container[SampleRef] | None = None,
+        extras: LaneExtras | None = None,
     ) -> None:
-        self._look, self._size = look, batch_size
-        self._forgotten = () if forgotten is None else forgotten
+        self._look, self._size, self._extras = look, batch_size, extras
         self._taken: set[SampleRef] = set()
         """What `take` has returned and the lane has not come to."""
 
@@ -39,6 +39,7 @@ class Upcoming:
         """Up to `most` of the next samples, in order."""
         return [*self._whole(self._look(most, most))]
 
-    def _whole(self, found: Sequence[SampleRef]) -> Iterator[SampleRef]:
+    def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
         """Without parts of samples, which are left after a re-deal: only its own lane makes a part."""
-        return (ref for ref in found if ref.part == ALL_PARTS and ref not in self._forgotten)
+        whole = [ref for ref in found if ref.part == ALL_PARTS]
+        return whole if self._extras is None else self._extras.filter(whole)

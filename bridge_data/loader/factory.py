@@ -70,6 +70,7 @@ def open_loader(
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
+    dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
         memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
         dataset = memoized(dataset, config.memo)
@@ -78,6 +79,15 @@ def open_loader(
 
         return GatheringLoader(dataset, config)
     return SavableDataLoader(dataset, config)
+
+
+def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
+    """`dataset` with the extras that the options ask for."""
+    if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
+        return dataset
+    ledger = extension("extras", "ledger", needed_by="ledger_path=...")
+    made = ledger.of_data(dataset.plan.sources, dataset.source_names)
+    return dataset.changed(extras=(*dataset.extras, made))
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

@@ -6,6 +6,7 @@ number of ranks, and a state that is refused is not passed over, though that cod
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -64,7 +65,9 @@ class GatheringLoader(SavableDataLoader):
             StateError: on every rank, if they are not at the same step, or if a state was refused.
         """
         own = self.snapshot()
-        whole: LoaderState = own if self._is_alone else self._together(gather_state, own)
+        whole: LoaderState = (
+            own if self._is_alone else self._together(functools.partial(gather_state, extras=self.dataset.extras), own)
+        )
         return whole.to_dict()
 
     def snapshot(self) -> LoaderState:

@@ -14,7 +14,6 @@ import collections
 import copy
 import functools
 import itertools
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -24,7 +23,6 @@ from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
 from bridge_data.order.sample_blend import LaneBlend, SampleBlend
-from bridge_data.plugins.ledger.ledger import SAMPLE_BYTES
 
 State = dict[str, Any]
 
@@ -49,9 +47,6 @@ class SampleRef(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
     part: int = ALL_PARTS
 
-
-_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
-"""References kept from before those packed last: more samples than most micro-batches have."""
 
 _RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
 """References computed at a time of each source: the first number; if there are so many sources that a lane would hold
@@ -237,35 +232,6 @@ def cut_entry(entry: Entry, size: int) -> tuple[Entry, Entry]:
     return [*stream, skip, size], [*stream, skip + size, count - size]
 
 
-def packed_references(values: Sequence[int]) -> bytes:
-    """The references of samples, as in `ledger`: source, epoch, index and part of each, one sample after another."""
-    return _numbers(len(values)).pack(*values)
-
-
-@functools.lru_cache(maxsize=64)
-def _numbers(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
-
-
-class PackedReferences:
-    """References of the whole samples taken last of the only source, number 0, packed many at a time for the ledger."""
-
-    def __init__(self) -> None:
-        self._packed = b""
-
-    def add(self, epochs: Ints, indices: Ints) -> None:
-        """Append samples taken after the others."""
-        samples = np.zeros((len(indices), 4), dtype="<i8")
-        samples[:, 1], samples[:, 2] = epochs, indices
-        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
-
-    def last(self, count: int, unread: int) -> bytes | None:
-        """The references of the `count` samples before the last `unread`; None if some are not known."""
-        end = len(self._packed) - unread * SAMPLE_BYTES
-        start = end - count * SAMPLE_BYTES
-        return self._packed[start:end] if start >= 0 else None
-
-
 _as_reference = functools.partial(tuple.__new__, SampleRef)
 """`SampleRef._make`, three times as fast."""
 
@@ -361,16 +327,10 @@ class Cursor:
             del self._inboxes[source]
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = stream.take_arrays(self._run_size)
-        if self._blend is None:
-            self._packed.add(epochs, indices)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()
         refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_PARTS))
         run = self._runs[source] = [*map(_as_reference, refs)]
         return run
-
-    def packed_references(self, count: int) -> bytes | None:
-        """References of the last `count` samples, for the ledger, if packed: whole samples of the only source."""
-        return self._packed.last(count, len(self._runs[0]))
 
     def _opened(self, source: int) -> Stream:
         """The stream of a source's row at its saved position."""
@@ -420,4 +380,3 @@ class Cursor:
         self._lane_blend: LaneBlend | None = None
         if self._blend is not None and not isinstance(self._blend, Blend | Schedule):
             self._lane_blend = self._blend.lane(self.lane, self._num_lanes, state.get("blend"))
-        self._packed = PackedReferences()

@@ -109,9 +109,6 @@ class OrderedCursor(Cursor):
     def num_samples(self) -> Sequence[int]:
         return self._num_samples
 
-    def packed_references(self, count: int) -> bytes | None:
-        return super().packed_references(count) if len(self._num_samples) == 1 else None
-
     def _next_run(self, source: int) -> list[SampleRef]:
         run = super()._next_run(source)
         sources = np.searchsorted(self._first, [ref.index for ref in run], side="right") - 1

@@ -205,7 +205,7 @@ class PlanOrder:
         if len(state.lanes) < state.num_lanes:
             return False
         for lane, lane_state in state.lanes.items():
-            if max_micro_batches is not None and state.number_of(lane) >= max_micro_batches:
+            if max_micro_batches is not None and state.next_of(lane) >= max_micro_batches:
                 continue
             if lane_state.get("pending") or self.has_next(lane, state):
                 return False

@@ -314,10 +314,9 @@ class _OldLanes:
         return dataclasses.replace(
             self._state,
             generations=generations,
-            next_slot=number if self._state.skips is None else self._state.next_slot,
+            micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
-            extras=self._state.sums().in_extras(self._state.extras),
         )
 
 

@@ -14,6 +14,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "extras": {
+        "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+        "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+    },
     "features": {
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
@@ -22,6 +26,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
+    },
+    "recorders": {
+        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",

@@ -1,8 +1,8 @@
-"""The hooks of a task encoder, and calling them: seeded generators, counted skips, a bounded number of failures.
+"""How a hook of a task encoder is called: seeded generators, counted skips, a bounded number of failures.
 
-Takes a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
+Reads a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
 errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, part)
-only; every skip is counted, and every sample that was cut.
+only. Every skip is counted, and every truncated sample.
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
 `AugmentTaskEncoder` those of the inner encoder.

@@ -154,8 +154,8 @@ def packing_efficiency(lengths: Sequence[int], groups: Sequence[Sequence[int]], 
     0.875
     """
     sums = [sum(lengths[position] for position in group) for group in groups]
-    held = sum(max(total, capacity) for total in sums)
-    return sum(sums) / held if held else 1.0
+    capacities = sum(max(total, capacity) for total in sums)
+    return sum(sums) / capacities if capacities else 1.0
 
 
 def _fit_decreasing(

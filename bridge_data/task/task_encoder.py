@@ -18,7 +18,6 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.plan import Source
-from bridge_data.plugins.memo.samples_key import costs_key, count_tokens
 from bridge_data.running_hook import current_batch_index, current_cache, current_sample_index
 from bridge_data.samples import CrudeSample, required_fields
 from bridge_data.samples.collation import collected, columns_of, generic_batch
@@ -310,11 +309,15 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         Raises:
             ConfigError: if it has no tokens; override this method then.
         """
+        from bridge_data.task.samples_key import count_tokens  # here: few runs know costs
+
         return {"tokens": count_tokens(sample, getattr(self.select_samples_to_pack, "length", None))}
 
     def costs_key(self, source: Source | None = None) -> str:
         """16 hex digits by which measured costs (of `source`) are found: of settings and of `costs_version`, not of
         code; see `samples_key`."""
+        from bridge_data.task.samples_key import costs_key  # here: few runs know costs
+
         return costs_key(self, source)
 
     def empty_batch(self, batch: T_batch) -> T_batch:

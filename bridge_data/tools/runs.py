@@ -210,7 +210,7 @@ def state_paths(path: AnyLocation) -> Sequence[AnyLocation]:
 def micro_batches_per_step(states: Sequence[Checkpoint]) -> int | None:
     """The micro-batches of the job in each step, by the steps and positions of its states; None if they lack the
     number, or it changes."""
-    found = {divmod(one.state.next_slot, one.step) for one in states if one.step and not one.state.is_finite}
+    found = {divmod(one.state.num_handed_out, one.step) for one in states if one.step and not one.state.is_finite}
     (number, rest), *others = found or {(0, 0)}
     return number if number and not rest and not others else None
 
@@ -395,7 +395,7 @@ class RunSettings:
             raise ConfigError(f"{newest.path}: a state of validation; expected one of training")
         num_per_step, world_size = micro_batches_per_step(states), newest.world_size or 1
         if num_per_step is None and any(one.step for one in states):
-            known = ", ".join(f"step {one.step} after {one.state.next_slot}" for one in states if one.step)
+            known = ", ".join(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
             raise ConfigError(
                 f"the states do not say how many micro-batches a step has ({known} micro-batches): give the global "
                 "batch size (--global-batch-size), or the config of the run"
@@ -492,7 +492,7 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
     """The newest of at least one state: the furthest on, and of those the one that was dealt again last."""
-    return max(states, key=lambda one: (one.state.next_slot, len(one.state.generations)))
+    return max(states, key=lambda one: (one.state.micro_batch_index, len(one.state.generations)))
 
 
 DEFAULT_BATCH_SIZE = 4
@@ -800,7 +800,7 @@ class SavedRun:
 
     def __post_init__(self) -> None:
         different: list[Checkpoint] = []
-        for one in sorted(self.states, key=lambda one: one.state.next_slot):
+        for one in sorted(self.states, key=lambda one: one.state.micro_batch_index):
             if not any(one.state == other.state for other in different):
                 different.append(one)
         object.__setattr__(self, "states", tuple(different))

@@ -102,7 +102,7 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     largest: ClassVar[collections.Counter[str]] = collections.Counter()
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        group, size = by_length(samples[0])
+        _, size = by_length(samples[0])
         assert len(samples) <= size
         chosen = samples if len(samples) < size else samples[:-1]
         return [chosen[begin : begin + 3] for begin in range(0, len(chosen), 3)]

@@ -30,7 +30,7 @@ def taking(pool: LanePool, position: Position) -> Generator[tuple[int, str | Non
     while (lane := position.turn()) is not None:
         item = pool.take(lane)
         if isinstance(item, Produced):
-            position.advance(item.state, item.references)
+            position.advance(item.state)
             yield lane, *names([item.batch]), item.skipped
         else:
             position.end_lane()

@@ -100,7 +100,7 @@ class Job:
             {lane: dataset.lane(lane, state) for lane in state.lanes}
             for dataset, state in zip(datasets, self.states, strict=True)
         ]
-        self.slot = self.states[0].next_slot
+        self.slot = self.states[0].micro_batch_index
         self.skipped = 0
 
     @property
@@ -127,7 +127,7 @@ class Job:
     def save(self) -> list[dict[str, Any]]:
         """The state of every rank."""
         for state in self.states:
-            state.next_slot = self.slot
+            state.micro_batch_index = self.slot
         return [LoaderState.to_dict(state) for state in self.states]
 
 
@@ -143,7 +143,7 @@ class LoaderJob:
             saved = load_states(folder)
             for loader in self.loaders:
                 loader.restore_state_rank(saved)
-            self.next_pass_has_begun = self._slot(0) == 0 < saved["next_slot"]
+            self.next_pass_has_begun = self._slot(0) == 0 < saved["micro_batch_index"]
         self._streams = [iter(loader) for loader in self.loaders]
         self._start = self._taken()
 
@@ -158,7 +158,7 @@ class LoaderJob:
         return batches
 
     def _slot(self, rank: int) -> int:
-        return int(self.loaders[rank].save_state_rank()["next_slot"])
+        return int(self.loaders[rank].save_state_rank()["micro_batch_index"])
 
     def save(self, folder: Path, step: int) -> None:
         states = [loader.save_state_rank() for loader in self.loaders]

@@ -52,6 +52,8 @@ NUM_COPIES = 3
 STRIDE = 10_500
 """Sample n of copy c says n + STRIDE * c: all differ, and the first of each is never left out."""
 
+SWITCH = 100
+
 MAX_STEPS = 20_000
 """In which an epoch of every source must have been drawn."""
 
@@ -128,6 +130,8 @@ class Case:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
     """Weights, or repetitions of an epochized blend."""
+    later: float | None
+    """The weight of the first source from sample `SWITCH` on, in files."""
     epochized: bool
     batch_size: int
     packing: int | None
@@ -188,6 +192,7 @@ def cases(kinds: Mapping[str, bool]) -> st.SearchStrategy[Case]:
             kind=st.just(kind),
             sizes=st.tuples(*(st.sampled_from(SIZES) for _ in each)),
             weights=st.tuples(*[WEIGHTS] * num_sources),
+            later=st.sampled_from([None, None, 0.5, 4]),
             epochized=st.sampled_from([False, False, True]),
             batch_size=st.integers(1, 4),
             packing=st.none() | st.integers(2, 40),
@@ -263,7 +268,7 @@ class Ranks:
     @staticmethod
     def _next_slot(loader: SavableDataLoader) -> int:
         state = loader.save_state_rank()
-        return int(state["next_slot"] if "next_slot" in state else state["micro_batch_index"])
+        return int(state["micro_batch_index"])
 
     @property
     def next_slot(self) -> int:
@@ -328,7 +333,10 @@ def text_of(copy: int, number: int) -> str:
 
 def in_files(suffix: str, folder: Path, case: Case) -> Path:
     """A metadataset of data sets in files whose names end like this."""
-    weights = dict(zip(case.names(suffix), case.weights, strict=True))
+    weights: dict[str, Any] = dict(zip(case.names(suffix), case.weights, strict=True))
+    if case.later is not None and not case.epochized:
+        phases = [{"from_sample": 0, "weight": case.weights[0]}, {"from_sample": SWITCH, "weight": case.later}]
+        weights[case.names(suffix)[0]] = json.dumps(phases)
     file = folder / f"blend{suffix}.yaml"
     return write_blend(file, weights, epochized=case.epochized, where=case.where(suffix))
 

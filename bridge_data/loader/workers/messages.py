@@ -115,6 +115,8 @@ class Load(NamedTuple):
 
     environment: Environment
     modules: list[str]
+    service: bytes = b""
+    """What opens the worker's service, pickled."""
 
 
 class StartWorker(NamedTuple):
@@ -138,6 +140,10 @@ class Exited(NamedTuple):
 
     uid: int
     code: int
+
+
+class ConnectService(NamedTuple):
+    """Trainer to worker, with descriptors: what its service shares with those of others (see `services`)."""
 
 
 class Begin(NamedTuple):
@@ -189,7 +195,7 @@ class BatchMessage(NamedTuple):
     lane: int
     change: StateChange
     skipped: dict[str, int]
-    references: bytes
+    notes: dict[str, Any]
     body: Body
     counts: tuple[Any, ...] = ()
 

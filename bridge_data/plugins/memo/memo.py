@@ -37,12 +37,12 @@ from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcom
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
-from bridge_data.plugins.memo.samples_key import content_keys
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
+from bridge_data.task.samples_key import content_keys
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
 NUM_AHEAD = 8
@@ -267,7 +267,7 @@ class LaneMemo:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `_keep`, be it to
         check the one in the memo."""
         if (made := self._made.pop(ref, None)) is not None:
-            COUNTS.num_memo_misses += 1
+            COUNTS.others["memo_misses"] += 1
             return made
         name = self._name(ref)
         if name is None or self._num_unkept >= MAX_UNKEPT:
@@ -278,11 +278,11 @@ class LaneMemo:
             self._files.warn(error)
             return None
         if found is None:
-            COUNTS.num_memo_misses += 1
+            COUNTS.others["memo_misses"] += 1
             return None
         outcome, num_bytes = found
-        COUNTS.num_memo_hits += 1
-        COUNTS.memo_bytes += num_bytes
+        COUNTS.others["memo_hits"] += 1
+        COUNTS.others["memo_bytes"] += num_bytes
         if not self._is_checked(name):
             return outcome
         self._has_checked, self._expected = True, outcome

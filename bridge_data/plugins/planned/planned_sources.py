@@ -40,7 +40,7 @@ from bridge_data.plugins.planned.planned import (
 from bridge_data.plugins.planned.sample_costs import checked
 from bridge_data.run_options import RunOptions
 from bridge_data.task import Packing, hook_of
-from bridge_data.task.hooks import FORGOTTEN, LEFT_OUT, REMEASURED, TRUNCATED
+from bridge_data.task.hooks import LEFT_OUT, REMEASURED, TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -123,7 +123,7 @@ class PlannedSources(PackSources):
             return False
         limit = dataset.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit)
+            (limit is not None and state.next_of(lane) >= limit)
             or self.lane_packs(dataset, lane, state).upcoming() is None
             for lane in state.lanes
         )
@@ -154,8 +154,7 @@ class PlannedSource:
         """The samples of packs that the scout has taken and the lane has not, each with the number of the pack."""
 
     def next(self) -> list[Item]:
-        """The members of the next planned pack, without samples that are forgotten now."""
-        hooks, forgotten = self._draws.work.hooks, self._draws.work.forgotten
+        """The members of the next planned pack, without samples that are left out now."""
         while True:
             try:
                 pack = self._packs.next()
@@ -164,11 +163,8 @@ class PlannedSource:
                 self._is_ended = True
                 raise
             self._count_left_out(pack.num_left_out)
-            members, self._step = pack.members, pack.step
-            if forgotten is not None:
-                members = [ref for ref in members if ref not in forgotten]
-                if len(members) < len(pack.members):
-                    hooks.count_skip(FORGOTTEN, len(pack.members) - len(members), "they are forgotten")
+            self._step = pack.step
+            members = self._draws.let_through(pack.members)
             if self._draws.ahead is not None and (following := self._packs.upcoming()) is not None:
                 self._draws.ahead.announce(following.members)
             if members or self._step is not None:

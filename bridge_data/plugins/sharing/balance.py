@@ -128,7 +128,7 @@ class Exchange:
                     break
                 state = loader.snapshot()
                 if not step.items:  # only now is it known whether a pass continues, or another one has started
-                    step.first = state.next_slot - len(self._peers.ranks)
+                    step.first = state.num_handed_out - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
                 step.costs.append(check_cost(self._balancing.cost(batch)))

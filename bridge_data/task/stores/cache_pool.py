@@ -264,7 +264,7 @@ class CacheFileLazy(Lazy[T]):
     def __init__(self, name: str, pool: FileStoreCachePool, folder: "CacheFolder", entry: str) -> None:
         super().__init__(ds=None, fname=name, pool=pool)
         self._folder, self._entry = folder, entry
-        self._held: list[T] = []
+        self._loaded: list[T] = []
         self._discard = weakref.finalize(self, folder.discard, entry)
         self._discard.atexit = False
 
@@ -274,7 +274,7 @@ class CacheFileLazy(Lazy[T]):
         Raises:
             DatasetError: if the folder was emptied.
         """
-        if not self._held:
+        if not self._loaded:
             assert isinstance(self.pool, FileStoreCachePool)
             content = self._folder.read(self._entry)
             if content is None:
@@ -282,9 +282,9 @@ class CacheFileLazy(Lazy[T]):
                     f"{self.pool.cache_dir}: {self.fname!r} was stored here and is gone; was the folder emptied, or "
                     "the pool closed? Resolve lazies of `to_cache` earlier"
                 )
-            self._held.append(pickle.loads(content[1]))
+            self._loaded.append(pickle.loads(content[1]))
             self._discard()
-        return self._held[0]
+        return self._loaded[0]
 
     def __hash__(self) -> int:
         return hash(self._entry)

@@ -192,7 +192,7 @@ def test_every_fault_of_version_1_is_named(version_1: Path, tmp_path: Path) -> N
 def test_files_of_others_are_read_when_one_rank_has_no_more_batches_of_finite_data(tmp_path: Path) -> None:
     states = [make_state(*lanes, repeat=False) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
     ended = LoaderState.from_dict(states[1])
-    ended.next_slot, ended.ended = ended.next_slot - 2, True
+    ended.micro_batch_index, ended.ended = ended.micro_batch_index - 2, True
     folder = write_foreign(tmp_path / "iter_0000010", [states[0], ended.to_dict()])
     assert load_states(folder, step=10) == make_state(repeat=False)
 
@@ -245,7 +245,7 @@ def test_ranks_share_the_lanes_where_they_can_and_else_some_keep_more(world_size
     ("states", "world_size", "message"),
     [
         (rank_states(4)[1:], 4, "lacks lanes"),
-        ([*rank_states(4)[1:], rank_states(4, step=11)[0]], 4, "next_slot 88"),
+        ([*rank_states(4)[1:], rank_states(4, step=11)[0]], 4, "micro_batch_index 88"),
         ([], 4, "got no state"),
         (make_state(), 0, "expected at least 1"),
     ],
@@ -376,7 +376,7 @@ def test_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> None:
     rank_file(folder, 2).unlink()
     assert load_states(folder) == make_state()
     torch.save({STATE_KEY: make_state(step=9)}, rank_file(folder, 3))
-    assert f"dprank003.pt has next_slot 72, {FIRST} has 80" in refusal(folder)
+    assert f"dprank003.pt has micro_batch_index 72, {FIRST} has 80" in refusal(folder)
     shares = write_foreign(tmp_path / "elsewhere", rank_states(4))
     assert load_states(shares) == make_state()
     assert "a step that it does not say, expected that of step 10" in refusal(shares, step=10)
