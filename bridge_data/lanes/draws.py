@@ -27,8 +27,8 @@ logger = logging.getLogger("bridge_data")
 
 
 class Draws:
-    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is what is done to
-    them together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
+    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
+    together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
 
     def __init__(
         self,

@@ -41,7 +41,8 @@ from bridge_data.plugins.planned.planned import (
     parts_of,
     table_of,
 )
-from bridge_data.plugins.planned.planned_sources import costs_of_sources, planned_of
+from bridge_data.plugins.planned.planned_sources import costs_of_sources, dealt_to, planned_of
+from bridge_data.topology import WorkerConfig
 
 EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""
@@ -283,6 +284,11 @@ class _Units(NamedTuple):
             _Units._make([*(column[:count] for column in columns), draws[:at]]),
             _Units._make([*(column[count:] for column in columns), rest]),
         )
+
+
+def of_ranks(dataset: LaneDataset, config: WorkerConfig) -> LaneDataset:
+    """`dataset` for the ranks of `config`."""
+    return dealt_to(dataset.changed(worker_config=config), config.world_size)
 
 
 class Planner:

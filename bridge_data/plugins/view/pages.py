@@ -28,7 +28,6 @@ from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.plugins.planned.planned_sources import dealt_to
 from bridge_data.plugins.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
 from bridge_data.plugins.view.charts import (
     EDGES,
@@ -53,7 +52,7 @@ from bridge_data.plugins.view.contents import (
 )
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.planning import Planner, RunLength, RunPlan
+from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
 from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
 from bridge_data.tools.state_contents import sources_of
@@ -306,7 +305,7 @@ def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
     plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
     changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
-    data = dealt_to(run.dataset.changed(worker_config=changed), ranks)
+    data = of_ranks(run.dataset, changed)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 
