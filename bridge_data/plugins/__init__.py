@@ -19,6 +19,11 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
     "features": {
+        "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
+        "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
+        "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "workers_help": "bridge_data.plugins.helping.helping:open_help",

@@ -55,7 +55,7 @@ from bridge_data.plugins.planned.costs import (
     spans_of,
     write_costs,
 )
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of, measuring
 from bridge_data.prepare.executors import Executor
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.run_options import DatasetOptions
@@ -156,7 +156,7 @@ def measured_sources(
                 raise
             continue
         for number in range(len(dataset.plan.sources)):
-            made = dataset.measuring(number)
+            made = measuring(dataset.plan.sources[number], dataset.task_encoder, dataset.cache_pool)
             (base,) = made.plan.sources
             name = str(base.records.root), fingerprint_of(base.records), dataset.task_encoder.costs_key(base)
             found.setdefault(name, made)
@@ -177,10 +177,10 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        check, gone = CostCheck(dataset, [open_costs(base, key)]), withheld(base)
+        check, gone = CostCheck(dataset.plan.sources, encoder, [open_costs(base, key)]), withheld(base)
         for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
             if index not in gone:
-                check(SampleRef(0, 0, index))
+                check(SampleRef(0, 0, index), dataset.cache_pool)
     return found
 
 
