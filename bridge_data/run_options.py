@@ -146,6 +146,9 @@ class TrainingOptions(DatasetOptions):
 class Memo:
     """Where encoded samples are kept for all jobs, ranks and epochs on this machine that ask for them again.
 
+    >>> Memo("/dev/shm/run", version="1", max_bytes=4 << 30).version
+    '1'
+
     Raises:
         ConfigError: if there is no version, or a number is out of range.
     """
@@ -179,6 +182,9 @@ class Memo:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayWorkers:
     """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
+
+    >>> RayWorkers(num_actors=4, resources={"decoding": 1}).address
+    'auto'
 
     Raises:
         ConfigError: if a number is out of range.
@@ -397,6 +403,11 @@ class RunOptions:
                 f"balance={balance!r}{hint}: expected True (the encoder's batch_cost), "
                 f"{', '.join(map(repr, BALANCED_BY))}, or a function of the batch"
             )
+
+    @property
+    def deals_packs(self) -> bool:
+        """Whether `balance` deals packs to the ranks before they are read, as they are planned."""
+        return self.data.packing == "planned" and isinstance(self.trainer.balance, str)
 
     def get(self, name: str) -> Any:
         """The value of an option, by its name."""

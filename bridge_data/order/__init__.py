@@ -5,7 +5,6 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    cost_blend    which source a draw takes, by weights of a cost of samples, such as tokens
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order
@@ -24,9 +23,7 @@ rest of the epochs in progress into the *inboxes* of the new lanes.
 
 A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).
 
-A restore compares the fingerprint of the run, which `PlanOrder` and `LaneDataset` make, with that of the state
-(`LoaderState.check`); what is not as it was saved is a `StateError` of `state`, and a position that the data do not
-have one of whoever opens it. The order itself may only change with `state.VERSION`: golden files hold it.
+The order may only change together with `state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

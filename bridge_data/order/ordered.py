@@ -1,8 +1,7 @@
 """The validation order: every sample of every source once, in the order of the plan.
 
-Input: the number of samples of each source, of lanes, and of samples in a micro-batch. Output: a row, which a cursor
-reads like those of training, and the cursor of a lane. Guarantee: the micro-batches of the job are the data from start
-to end.
+Reads the number of samples of each source, of lanes, and of samples in a micro-batch. Returns a row, which a cursor
+reads like those of training, and the cursor of a lane. The micro-batches of the job are the data from start to end.
 """
 
 from collections.abc import Sequence

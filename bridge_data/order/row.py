@@ -1,7 +1,8 @@
 """Rows: the training order of one source, as lanes read it, window by window.
 
-Input: samples per shard, a geometry, a key; a lane and the number of a window. Output: the samples of that window.
-Guarantee: over all lanes, every sample exactly once per epoch, for any number of lanes and any lengths of shards.
+Reads the number of samples of each shard, a geometry and a key; then a lane and the number of a window. Returns the
+samples of that window. Over all lanes, every sample comes exactly once per epoch, for any number of lanes and any
+lengths of shards.
 
 A row is the sequence of the source's chunks in all epochs, permuted per epoch. Chunk q of the row goes to lane
 `q mod num_lanes`: every lane has data, and a chunk is read by one lane only.

@@ -1,10 +1,9 @@
 """The state of a loader: the position of each lane, and a fingerprint of the run that the positions belong to.
 
-Input: lane states, the fingerprint; or a saved state as plain data. Output: one plain dict of int, float, str, list and
-dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Guarantees: a state that is read is as it
-was saved, lane by lane, or is a `StateError` that names the lane (whether a position exists in the data is checked
-later, when the position is used); and it is restored only in a run where it means the same samples, or is a
-`StateError` that names the differences.
+Reads lane states and the fingerprint, or a saved state as plain data. Returns one plain dict of int, float, str, list
+and dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Raises a `StateError` that names the
+lane if a state is not as it was saved (whether a position exists in the data is checked later, when it is used), and
+one that names the differences if a state is restored in a run where it would mean other samples.
 
 A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
 lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
@@ -325,6 +324,16 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
     TP, CP and PP ranks of one data-parallel rank hold equal copies of the same lanes; one copy is enough.
+
+    >>> from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_val_dataset
+    >>> def state_of(rank):
+    ...     texts = {"val": [TextSample(__key__=str(number), text="a") for number in range(100)]}
+    ...     config = WorkerConfig(rank=rank, world_size=2, num_workers=0)
+    ...     loader = get_savable_loader(get_val_dataset(texts, worker_config=config, batch_size=4))
+    ...     next(iter(loader))
+    ...     return loader.save_state_rank()
+    >>> len(merge_states([state_of(0), state_of(1)])["lanes"])
+    16
 
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.

@@ -92,6 +92,17 @@ def save_states(
     The file of rank 0 holds the whole state, the others the lanes of their rank. An earlier save in `folder` is
     replaced: a save that is killed or fails leaves one or the other.
 
+    >>> from bridge_data import InMemoryDataset, TextSample, get_savable_loader
+    >>> texts = InMemoryDataset([TextSample(__key__=text, text=text) for text in ("a", "b", "c")], training=False)
+    >>> loader = get_savable_loader(texts.build())
+    >>> next(iter(loader)).text
+    'a'
+    >>> save_states("checkpoint", loader.save_state_rank(), step=1, world_size=1)
+    >>> resumed = get_savable_loader(texts.build())
+    >>> resumed.restore_state_rank(load_states("checkpoint", step=1))
+    >>> next(iter(resumed)).text
+    'b'
+
     Raises:
         ConfigError: if `folder` is in a store that cannot be written.
         StateError: if the states do not make a whole one, or the folder cannot be written.
