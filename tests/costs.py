@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.data import Records
-from bridge_data.data.records import fingerprint_of, stored_records
+from bridge_data.data.records import fingerprint_of, split_part_of, stored_records
 from bridge_data.plan import load_plan
 from bridge_data.plugins.planned.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
 
@@ -33,7 +33,7 @@ def save_costs(
         key=key,
         encoder=encoder,
         data=fingerprint_of(base),
-        split_part=base.split_part,
+        split_part=split_part_of(base),
         names=tuple(names),
         totals=tuple(int(column.sum()) for column in arrays.columns),
         shards=tuple(shards),

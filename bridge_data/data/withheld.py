@@ -143,14 +143,11 @@ class _Withholding(RecordReader):
             raise ForgottenSampleError.of(f"{self._records.root}: {self._reader.read(index, ()).full_key}")
         return self._reader.read(index, parts)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(index, parts)
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(block, parts)
 
-    def shard_of(self, index: int) -> tuple[int, int]:
-        return self._reader.shard_of(index)
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        return self._reader.block_bytes(block, parts)
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self._reader.part_names(shard)
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
         found = self._reader.read_block(block, parts)

@@ -14,8 +14,21 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
+    "converters": {
+        "table files": "bridge_data.plugins.tables.table_rows:open_files",
+        "tables": "bridge_data.plugins.tables.table_rows:open_rows",
+    },
     "formats": {
-        "tables": "bridge_data.plugins.tables.table_files:Tables",
+        **dict.fromkeys(
+            (".parquet", ".arrow", ".lance", ".mds", ".bin", "tables"), "bridge_data.plugins.tables.table_files:Tables"
+        ),
+    },
+    "features": {
+        "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
+        "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
+    },
+    "nodes": {
+        "join": "bridge_data.plugins.joins.declared_join:declare_join",
     },
     "withheld": {
         "files": "bridge_data.plugins.forget.record_lists:forgotten_in",

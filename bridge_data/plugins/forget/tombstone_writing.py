@@ -20,6 +20,7 @@ from bridge_data.data import Records
 from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, ShardSet
+from bridge_data.data.sample_keys import find
 from bridge_data.data.sample_lookup import meanings
 from bridge_data.data.withheld import ShardStamp
 from bridge_data.errors import ConfigError, listed
@@ -114,7 +115,7 @@ class Forgettable:
     ) -> Iterator[tuple[Sequence[str], KeyMatch]]:
         """(what users call the shard, sample) of all samples with one of `keys`."""
         for part in parts:
-            for number, key in part.records.find(keys):
+            for number, key in find(part.records, keys):
                 at, position = part.locate(number)
                 shard = part.shards[at]
                 yield shard.called, KeyMatch(self._numbers[shard.list_file], shard.name, position, key)
