@@ -1,12 +1,16 @@
-"""Multimodal training data for Megatron and Lightning, in the Energon on-disk format.
+"""Multimodal training data for Megatron and Lightning, in the Energon on-disk format. This module has the public names.
 
-Order is arithmetic, work is a pure function, state is a handful of integers. This module is the public surface. A name
-is imported when it is first used, so that `import bridge_data` costs next to nothing, and a command that prepares data
-never waits for torch.
+>>> from bridge_data import InMemoryDataset, TextSample, WorkerConfig, get_loader, get_train_dataset
+>>> data = InMemoryDataset([TextSample(__key__=str(number), text="text") for number in range(100)])
+>>> config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+>>> shuffling = {"shuffle_buffer_size": 100, "max_samples_per_sequence": None}
+>>> loader = get_loader(get_train_dataset(data, worker_config=config, batch_size=4, **shuffling))
+>>> batch = next(iter(loader))
+>>> len(batch.__key__)
+4
 
-To change: an option, its default, its check, the order of checks and the choices that are gone, `run_options`
-(`options` has what it calls); ranks and lanes, `topology`; exceptions, and what is logged of failures, `errors`; a
-public name, here.
+Names are imported on first use: `import bridge_data` takes a few milliseconds, and a command that prepares data never
+imports torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""What a child process does with what it inherits: its parent's death, signals, descriptors, threads and memory.
+"""How a child process is set up: it ends with its parent, and drops inherited signals, descriptors, threads and memory.
 
-Linux alone, and only for processes that this package starts: workers, their server, and those that prepare data.
+For Linux only, and only for processes that this package starts: workers, their server, and those that prepare data.
 """
 
 import contextlib

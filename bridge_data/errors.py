@@ -33,7 +33,7 @@ class BridgeDataError(Exception):
 class ConfigError(BridgeDataError, ValueError):
     """A setting is wrong. The message names the file and line, or the argument."""
 
-    is_placed = False
+    has_location = False
     """Whether the message names file and line."""
 
 
@@ -51,7 +51,11 @@ class SampleError(BridgeDataError):
 
     @classmethod
     def from_sample(cls, sample: Any, message: str = "") -> Self:
-        """The error that says that this sample failed, for a hook to raise."""
+        """The error that says that this sample failed, for a hook to raise.
+
+        >>> print(SampleError.from_sample({"__key__": "0.tar/7"}, "it has no text"))
+        sample 0.tar/7 failed: it has no text
+        """
         return cls(f"sample {provenance_of(sample, '__key__')} failed" + (f": {message}" if message else ""))
 
 
@@ -125,21 +129,21 @@ class LogThrottle:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Hashable, int] = {}
-        self._told_at: dict[Hashable, float] = {}
+        self._reported_at: dict[Hashable, float] = {}
 
     def count(self, kind: Hashable) -> int:
         """Count one more of `kind`; return the number so far if it should be reported, else 0."""
         now = time.monotonic()
         with self._lock:
             number = self._counts[kind] = self._counts.get(kind, 0) + 1
-            if str(number).rstrip("0") != "1" and now < self._told_at[kind] + REPEAT_S:
+            if str(number).rstrip("0") != "1" and now < self._reported_at[kind] + REPEAT_S:
                 return 0
-            self._told_at[kind] = now
+            self._reported_at[kind] = now
         return number
 
     def after_fork(self) -> None:
         """In a forked child: count from 0, with a lock that no thread of the parent can hold."""
-        self._lock, self._counts, self._told_at = threading.Lock(), {}, {}
+        self._lock, self._counts, self._reported_at = threading.Lock(), {}, {}
 
 
 log_throttle = LogThrottle()

@@ -46,8 +46,8 @@ def names_of_others(kind: str) -> list[str]:
 
 def find_extension(kind: str, name: str) -> Any | None:
     """The object of this kind and name; None if nobody offers it."""
-    if (place := plugin_table().get(kind, {}).get(name)) is not None:
-        module, _, attribute = place.partition(":")
+    if (target := plugin_table().get(kind, {}).get(name)) is not None:
+        module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute)
     entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
     for entry_point in entry_points(group=f"bridge_data.{kind}", name=name):

@@ -15,6 +15,9 @@ from bridge_data.errors import ConfigError
 class Limits:
     """How much is accepted; all are numbers of at least 1. Raise one that your own data exceed.
 
+    >>> Limits(max_json_bytes=1 << 20).max_json_bytes
+    1048576
+
     Raises:
         ConfigError: if one is not an integer of at least 1.
     """

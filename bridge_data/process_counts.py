@@ -1,11 +1,13 @@
-"""What this process has read and decoded, counted where it happens.
+"""Counters of what this process has read and decoded.
 
-Enters: bytes, retries and images, from any thread. Leaves: the numbers; a lane takes them with each batch, so
-that they travel with it from a worker to the trainer. Guarantee: each count is taken once.
+Any thread adds bytes, retries and images where they happen. A lane takes the numbers with each batch, and sends them
+from a worker to the trainer with it; each is taken once.
 
-Count by `+=`, with a number computed before: CPython switches threads only at calls and loops, so no count is
-lost, and it takes 30 ns.
+Add with `+=` a number that was computed before: CPython switches threads only at calls and loops, so no count is lost,
+and it takes 30 ns.
 """
+
+from collections.abc import Sequence
 
 
 class ProcessCounts:
@@ -33,6 +35,15 @@ class ProcessCounts:
         """Forget what was counted since."""
         self.num_bytes, self.num_images, self.num_retries = saved[:3]
         self.num_damaged_images, self.num_first_frames, self.store_ns = saved[3:]
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Count what another process has read and decoded: as of `saved`, without the time."""
+        num_bytes, num_images, num_retries, num_damaged_images, num_first_frames = counts
+        self.num_bytes += num_bytes
+        self.num_images += num_images
+        self.num_retries += num_retries
+        self.num_damaged_images += num_damaged_images
+        self.num_first_frames += num_first_frames
 
     def take_image_notes(self) -> tuple[int, int]:
         """Damaged images and first frames that were not taken yet."""

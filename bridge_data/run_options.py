@@ -1,9 +1,9 @@
-"""All options of a run, each with its default, its meaning and its check: what data, by which workers, in which loader.
+"""All options of a run, each with its default, its meaning and its check.
 
-Enters: keyword arguments, as users give them. Leaves: one frozen `RunOptions`, which every front (functions,
-DataModule, Bridge's config, recipes, commands) holds and passes on whole. Guarantees: an unknown name is refused with
-the nearest known one; a flag, a number or a choice that is of another type, or out of range, is refused when the
-options are made. Texts, files, classes and functions are checked where they are used.
+Reads keyword arguments of users. Returns one frozen `RunOptions`, which every front (functions, DataModule, Bridge's
+config, recipes, commands) passes on whole. Raises `ConfigError` for an unknown name, with the nearest known one, and
+for a flag, a number or a choice that has another type or is out of range. Texts, files, classes and functions are
+checked where they are used.
 
 A new option is one field here, and its use. `takes_options` shows it in the signatures of public functions, and
 `python -m tests.write_keywords` writes it into `bridge_data.keywords`, where type checkers, editors and LightningCLI

@@ -1,7 +1,8 @@
-"""The hook of the task encoder that runs in this thread.
+"""The hook of the task encoder that runs in this thread, and what it may ask for.
 
-It may ask for the numbers of its sample and its micro-batch. Both are arithmetic: they depend on the sample or on the
-position in the job, not on the rank or worker, and are the same after a resume.
+It may ask for the number of its sample and of its micro-batch. Both are arithmetic: they depend on the sample or on the
+position in the job, not on the rank or worker, and are the same after a resume. Asked outside a hook, it is a
+`ConfigError`.
 """
 
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ class HookContext(Protocol):
     """Whether it has cut its sample, which is counted unless the sample is skipped."""
     is_positional: bool
     """Whether it has asked for the number of its sample or micro-batch, or the `WorkerConfig`: what it makes is for
-    this place in this job alone."""
+    this position in this job alone."""
 
     @property
     def sample_index(self) -> int:

@@ -1,4 +1,8 @@
-"""The data-parallel rank of this process, its lanes and workers."""
+"""Where this process stands in the job: its data-parallel rank, the lanes that it runs, and its workers.
+
+Reads the rank and world size from the caller or from torch.distributed. Returns the lanes of the rank, by arithmetic
+alone. Raises `ConfigError` for numbers that do not fit together.
+"""
 
 import copy
 import dataclasses
@@ -86,6 +90,10 @@ class WorkerConfig:
     the seed of order and augmentation.
     `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
 
+    >>> config = WorkerConfig(rank=1, world_size=2, num_workers=4, num_lanes=16)
+    >>> list(config.lanes)
+    [1, 3, 5, 7, 9, 11, 13, 15]
+
     Raises:
         ConfigError: if a number is out of range.
     """
@@ -138,7 +146,7 @@ class WorkerConfig:
         [1, 1], [0, 0]. Only the plan is read for it, so all ranks agree."""
         if self.num_lanes_given or num_samples >= self.num_lanes * batch_size or self.num_lanes == self.world_size:
             return self
-        _tell_few_samples(num_samples, batch_size, self.num_lanes, self.world_size)
+        _warn_few_samples(num_samples, batch_size, self.num_lanes, self.world_size)
         fitting = copy.copy(self)
         fitting.num_lanes, fitting.data_parallel_group = self.world_size, self.data_parallel_group
         return fitting
@@ -180,7 +188,7 @@ class WorkerConfig:
         """Warn if some workers of this rank have none of its lanes, of the `num_lanes` of the job, or if they share
         them so unequally that they wait for each other for a fifth of their time or more."""
         if not self.num_lanes_given and num_lanes == self.num_lanes == self.world_size:
-            return  # few samples, which `for_samples` has told
+            return  # few samples: `for_samples` has warned
         num_here = len(range(self.rank, num_lanes, self.world_size))
         num_busy = busy_workers(num_here, self.num_workers)
         if num_busy <= 0.8 * self.num_workers or num_here < self.num_workers:
@@ -241,7 +249,7 @@ def _default_lanes_per_rank(num_workers: int) -> int:
 
 
 @functools.cache  # so that it is logged once
-def _tell_few_samples(num_samples: int, batch_size: int, num_lanes: int, world_size: int) -> None:
+def _warn_few_samples(num_samples: int, batch_size: int, num_lanes: int, world_size: int) -> None:
     logger.warning(
         "%d samples are too few to fill micro-batches of %d in %d lanes, so each rank has one lane (num_lanes=%d), and "
         "one worker is busy. num_lanes=%d keeps the usual number",

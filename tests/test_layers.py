@@ -85,13 +85,10 @@ TO_CUT: set[tuple[str, str]] = {
     ("lanes.lane", "plugins.forget"),
     ("lanes.lane", "plugins.planned"),
     ("lanes.lane_dataset", "plugins.forget"),
-    ("lanes.lane_dataset", "plugins.memo"),
     ("lanes.lane_dataset", "plugins.planned"),
     ("lanes.skipping", "plugins.ledger"),
     ("lanes.upcoming", "plugins.planned"),
-    ("loader.lane_source", "plugins.ray"),
     ("loader.loader", "plugins.ledger"),
-    ("loader.pinning", "plugins.ray"),
     ("loader.position", "plugins.ledger"),
     ("loader.rank_states", "plugins.forget"),
     ("loader.workers.link", "plugins.helping"),
@@ -128,7 +125,6 @@ TO_CUT: set[tuple[str, str]] = {
     ("storage.locations", "plugins.stores"),
     ("storage.remote", "plugins.stores"),
     ("task.packers", "plugins.planned"),
-    ("task.task_encoder", "plugins.memo"),
 }
 """(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
 

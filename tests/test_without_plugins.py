@@ -11,13 +11,13 @@ import pytest
 import bridge_data
 
 CONTRACTS = (
-    *("tests/properties/test_ends.py", "tests/properties/test_resume.py", "tests/properties/test_topologies.py"),
-    *("tests/order", "tests/test_golden_order.py", "tests/lanes/test_lane.py", "tests/lanes/test_packs.py"),
+    *("tests/properties/test_machine.py", "tests/properties/test_resume.py", "tests/test_golden_order.py"),
+    *("tests/order", "tests/lanes/test_lane.py", "tests/lanes/test_packs.py"),
     *("tests/loader/test_loader.py", "tests/loader/checkpoint"),
 )
 """Tests of what the core promises, none of which may need a plug-in."""
 
-QUICK = ("tests/test_golden_order.py", "tests/properties/test_ends.py")
+QUICK = ("tests/test_golden_order.py", "tests/properties/test_machine.py")
 """Those that `make test` runs here; all of them run with all plug-ins there, too."""
 
 SITE = """

@@ -1,9 +1,8 @@
-"""Bytes to objects: the decoder of parts, and the loaders that read and decode the samples of a source.
+"""Decoding: the bytes of parts become objects; and loaders, which read and decode the samples of a source.
 
-image            images to an array, tensor or Pillow image, in their own size or resized
+image            images to an array, a tensor or a Pillow image, in their own size or resized
 av               video and audio, decoded on request
-field_types      which values the fields of a sample class take
-notices          what a user is told once, of images that are damaged or have several frames
+field_types      checks values against the types that a sample class declares
 sample_decoder   chooses the handler of a part by its extension; decodes text, numbers, arrays and plain data
 sample_loader    reads and decodes sample i of a source, or of a join of sources
 """

@@ -1,18 +1,18 @@
-"""Images: encoded bytes to a numpy array, a tensor or a Pillow image, in their own size or resized.
+"""Images: encoded bytes become a numpy array, a tensor or a Pillow image, in their own size or resized.
 
-Input: the bytes of an image, in any format that Pillow reads without running a program (so no EPS). Output: its size,
-or the image in one of the forms of `IMAGE_FORMS`. Guarantee: the same pixels as `Image.open(...).convert(mode)`, for
-JPEG at the speed of simplejpeg, and the same images are refused; resized, the same as `.resize(size, BICUBIC)` after
-that. With `resize="torch"` pixels are within 2 of these. With `dct_scaling` a large JPEG is decoded at 1/2, 1/4 or 1/8
-of its size first, and pixels differ by more. An image with more pixels than `PIL.Image.MAX_IMAGE_PIXELS` is refused
-before it is decoded.
+Reads the bytes of an image in any format that Pillow decodes without running another program (so no EPS). Returns its
+size, or the image in one of the forms of `IMAGE_FORMS`: the pixels of `Image.open(...).convert(mode)`, for JPEG at the
+speed of simplejpeg; resized, those of `.resize(size, BICUBIC)` after that. With `resize="torch"` pixels differ by at
+most 2. With `dct_scaling` a large JPEG is first decoded at 1/2, 1/4 or 1/8 of its size, and pixels differ by more.
+Raises what Pillow raises, and before decoding for an image of more pixels than `PIL.Image.MAX_IMAGE_PIXELS`.
 
 Where Pillow would clip values to 255, images are scaled or refused: see `in_mode`. EXIF orientation is applied if
-`orientation="apply"`, in sizes as in pixels. Of several frames or pages the first is taken, or all as a list. Images
-that lose frames, and damaged JPEGs of which a decoder guesses the rest, are counted, and told once: see `notices`.
+`orientation="apply"`, to sizes and to pixels. Of several frames or pages the first is returned, or all as a list.
+Images whose other frames are dropped, and damaged JPEGs that a decoder completes with guessed pixels, are counted, and
+logged once a process and kind: see `IMAGE_WARNINGS`.
 
 Float tensors are contiguous. A uint8 colour tensor (C, H, W) is a view of channels-last pixels, as decoded: making it
-contiguous would take a fifth of the time of decoding a JPEG, and `torch.stack` does so anyway when it makes the batch.
+contiguous would take a fifth of the time of decoding a JPEG, and `torch.stack` does it anyway when it makes the batch.
 
 Source: the names of the forms are those of `webdataset.autodecode.imagespecs`, as in Energon's `SampleDecoder`.
 """
@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import importlib
 import io
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -32,7 +33,6 @@ import numpy as np
 import simplejpeg
 
 from bridge_data.data.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
-from bridge_data.decode.notices import note
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
@@ -45,6 +45,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from PIL import ImageFile
+
+logger = logging.getLogger("bridge_data")
+
+IMAGE_WARNINGS: list[str] = []
+"""What is odd about images that were decoded, not logged yet: who knows the key of the sample logs it."""
+
+_warned: set[str] = set()
 
 ImageDecoderType: TypeAlias = Literal[
     "l8", "rgb8", "rgba8", "l", "rgb", "rgba",
@@ -128,6 +135,19 @@ def image_handler(
     else:
         made = _scaled_pixels if form.scaled else pixels_in_size
     return functools.partial(made, mode=form.mode, resizing=resizing, upright=upright)
+
+
+def log_image_warnings(key: str) -> None:
+    """Log what is in `IMAGE_WARNINGS`, as of the sample `key`."""
+    while IMAGE_WARNINGS:
+        logger.warning("sample %s: %s", key, IMAGE_WARNINGS.pop())
+
+
+def _warn_once(kind: str, text: Callable[[], str]) -> None:
+    """Have `text()` logged with the sample that is being decoded, unless a text of this kind was before."""
+    if kind not in _warned:
+        _warned.add(kind)
+        IMAGE_WARNINGS.append(text())
 
 
 def image_within(max_pixels: int, handler: Callable[[bytes], Any], data: bytes) -> Any:
@@ -255,9 +275,9 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
 
 
 def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Tensor | None:
-    """A JPEG as uint8 (C, H, W), decoded directly into its slot of the next batch, so that stacking needs no copy.
+    """A JPEG as uint8 (C, H, W), decoded directly into the memory of the next batch, so that stacking needs no copy.
 
-    None if there is no such slot (see `Arena.image_buffer`), simplejpeg cannot decode the image as Pillow does, or it
+    None if that has none for it (see `Arena.image_buffer`), simplejpeg cannot decode the image as Pillow does, or it
     must be turned.
     """
     arena = current_arena()
@@ -305,7 +325,7 @@ def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *
         made = in_mode(image, mode)
     if _is_jpeg(data) and (damage := damage_of(data)) is not None:
         COUNTS.num_damaged_images += 1
-        note("damage", lambda: _TOLD_OF_DAMAGE.format(damage))
+        _warn_once("damage", lambda: _DAMAGE_WARNING.format(damage))
     _note_frames(image)
     COUNTS.num_images += 1
     return _upright(made) if upright else made
@@ -486,7 +506,7 @@ def _note_frames(image: Image.Image) -> None:
     with contextlib.suppress(Exception):  # what comes after the first frame may be damaged
         if image.format == "GIF" or len(frame_numbers(image)) > 1:
             COUNTS.num_first_frames += 1
-            note("frames", lambda: _TOLD_OF_FRAMES.format(shown, len(frame_numbers(image))))
+            _warn_once("frames", lambda: _FRAMES_WARNING.format(shown, len(frame_numbers(image))))
 
 
 def _note_frames_of_jpeg(data: bytes) -> None:
@@ -494,18 +514,18 @@ def _note_frames_of_jpeg(data: bytes) -> None:
         _note_frames(image)
 
 
-_TOLD_OF_FRAMES = (
+_FRAMES_WARNING = (
     "an image ({}) has {} frames or pages, and only the first is taken; "
     'SampleDecoder(frames="all") makes a list of all. '
-    "Others are counted (LoaderMetrics.first_frames), and not told: `bridge-data lint` lists them"
+    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data lint` lists them"
 )
 
 
 # JPEG
 
-_TOLD_OF_DAMAGE = (
+_DAMAGE_WARNING = (
     "a JPEG is damaged ({}), and its pixels are guessed from where the damage begins. Others are counted "
-    "(LoaderMetrics.damaged_images), and not told: `bridge-data lint` lists them"
+    "(LoaderMetrics.damaged_images), and not logged: `bridge-data lint` lists them"
 )
 
 

@@ -1,7 +1,7 @@
-"""Resizing of decoded images: the setting, and the two ways to do it.
+"""Resizing of decoded images, bicubically, by Pillow or by torch; and its settings.
 
-Enters: a Pillow image, or pixels (H, W[, C]) in uint8; a size. Leaves: the same in that size, bicubically. Guarantee:
-by torch, values are within 2 of Pillow's.
+Reads a Pillow image, or uint8 pixels (H, W[, C]), and a size. Returns the resized image. Pixels that torch makes differ
+from those of Pillow by at most 2.
 """
 
 from __future__ import annotations

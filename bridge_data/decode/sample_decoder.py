@@ -1,8 +1,8 @@
 """The sample decoder: chooses the handler of each part of a sample by its extension.
 
-Input: part names and bytes. Output: images, video, audio, text, JSON, integers, arrays, tensors; parts without a
-handler stay bytes. Guarantee: decoding never executes code from the data and never opens another file; pickles are
-refused; content beyond one of the `Limits` is refused before it fills memory.
+Reads names and bytes of parts. Returns images, video, audio, text, JSON, integers, arrays or tensors; parts without a
+handler stay bytes. Decoding never runs code from the data and never opens another file: pickles are refused. Raises
+`SampleError` for content beyond one of the `Limits`, before it fills the memory.
 
 Source: the arguments are those of Energon's `SampleDecoder`, the extensions those of `webdataset.autodecode`.
 """
@@ -21,14 +21,15 @@ import numpy as np
 
 from bridge_data.data.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.data.plain_data import parse_json
-from bridge_data.decode import notices
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
+    IMAGE_WARNINGS,
     Frames,
     ImageDecoderType,
     Orientation,
     image_handler,
     image_within,
+    log_image_warnings,
 )
 from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
@@ -143,6 +144,10 @@ PartHandler: TypeAlias = Callable[[str, bytes], Any]
 
 class SampleDecoder:
     """Decodes the parts of a sample by their extension; `.gz` parts are unpacked and decoded by the extension before.
+
+    >>> decoder = SampleDecoder(handlers={"rev": lambda content: content[::-1].decode()})
+    >>> decoder.decode("7.json", b'{"a": 1}'), decoder.decode("7.rev", b"abc")
+    ({'a': 1}, 'cba')
 
     Args:
         image_decode: one of `IMAGE_FORMS`: `torchrgb` (float32 (3, H, W) in 0..1), `torchrgb8` (uint8), `pilrgb` ...
@@ -267,8 +272,8 @@ class SampleDecoder:
         """
         handler = self.handler(fname)
         decoded = raw if handler is None else decode_part(handler, raw, fname, fname)
-        if notices.PENDING:
-            notices.tell(fname)
+        if IMAGE_WARNINGS:
+            log_image_warnings(fname)
         return decoded
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
@@ -278,8 +283,8 @@ class SampleDecoder:
         for part, content in sample.items():
             handler = self.handler(part) if isinstance(content, bytes) and not part.startswith("__") else None
             decoded[part] = content if handler is None else decode_part(handler, content, key, part)
-        if notices.PENDING:
-            notices.tell(key)
+        if IMAGE_WARNINGS:
+            log_image_warnings(key)
         return decoded
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
 from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
-from bridge_data.decode import notices
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
+from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
@@ -168,8 +168,8 @@ class SampleLoader(Loader):
             except KeyError:  # a part has another name that means the same
                 yield self.build(raw, index)
                 continue
-            if notices.PENDING:
-                notices.tell(raw.full_key)
+            if IMAGE_WARNINGS:
+                log_image_warnings(raw.full_key)
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             name = key if bare else f"{shard}/{key}"
@@ -235,8 +235,8 @@ class SampleLoader(Loader):
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
             parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
-        if notices.PENDING:
-            notices.tell(raw.full_key)
+        if IMAGE_WARNINGS:
+            log_image_warnings(raw.full_key)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)

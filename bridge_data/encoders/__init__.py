@@ -4,7 +4,7 @@ families, whose batches equal those of transformers' processors.
     conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
-    chat_fields     what the fields of chats say: used, harmless, or refused by name
+    chat_fields     what the fields of chats mean: used, harmless, or refused by name
     sample_media    images and videos of a crude sample: its parts, or files that it names
     visual_settings what a sample says of one image or video: pixels, frames, times
     families        what each family makes of an image or a video: sizes, tiles, tokens
@@ -13,14 +13,7 @@ families, whose batches equal those of transformers' processors.
     text, contrastive, speech   encoders of their own, without conversations
     pretrained      opens tokenizers and processors
 
-To change: a default or a limit, the settings in `encoder_config`; of videos `visuals.VideoSampling`, of speech and of
-pairs beside their encoders; whether a bad sample is skipped or an error, `SamplePolicies` and `encoder_config.refuse`,
-its words, where it is found, such as `conversations._check_roles`, of tokenizer and template in `chat`; which turns
-have a loss (the answers), `chat.render_conversation`, and the mask, `sequences.next_token_labels`; the tokens of an
-image, `image_text` of its family, for the default encoder `visuals.Images.num_tokens`; a new family, a `VisionFamily`
-in `families`, its name here and in `visuals._MADE_FOR`; the order of steps, `FamilyTaskEncoder.preencode_sample` and
-`postencode_sample`, where media are decoded, or `encode_sample` of `hf`; the fields of a batch, `sequences` (with those
-of Qwen in `qwen_encoder`, of the default encoder in `multimodal_encoder`), or `layouts` for Bridge.
+A new family is a `VisionFamily` in `families`, named here and in `visuals._MADE_FOR`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,13 @@
-"""Chat templates: a conversation to token ids, with a mark on the tokens of its answers.
+"""Chat templates: a conversation becomes token ids, and a mask of those that are in its answers.
 
-Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is still one
-token. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
-is untrusted code: it runs in Jinja's sandbox; its time and memory are not limited, but the watchdog of workers names
-the sample of one that does not end.
+Reads messages or text, and a tokenizer (or processor) of transformers. Returns ids and the mask; each image is still
+one token. With `add_special_tokens` both are those of transformers' `apply_chat_template`. A template is untrusted
+code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a template that does not end, the
+watchdog of workers names the sample.
 
-Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
-the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;
-if the template has no generation prompt, the name of the role is marked with the answer.
+Answers are found in two ways. A template with `{% generation %}` around answers marks them itself. For any other, the
+text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer; if
+the template has no generation prompt, the name of the role is marked with the answer.
 """
 
 import dataclasses
@@ -261,8 +261,8 @@ def _by_template(render: Callable[[], T]) -> T:
             raise ConfigError(f"the chat template has an error in its line {error.lineno}: {error.message}") from error
         if isinstance(error, SecurityError):
             raise ConfigError(f"the chat template does what its sandbox forbids: {error}; use another one") from error
-        told = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
-        raise SampleError(f"the chat template refuses the conversation: {told}") from error
+        reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise SampleError(f"the chat template refuses the conversation: {reason}") from error
 
 
 def lacks_beginning(tokenizer: Any, text: str) -> bool:
@@ -288,12 +288,12 @@ def note_moved_media(
             if not left[token]:
                 return
             if text.find(words) > left[token].pop(0):
-                _tell_moved(owner, kind)
+                _warn_moved(owner, kind)
                 return
 
 
 @functools.lru_cache(maxsize=64)
-def _tell_moved(owner: str, kind: str) -> None:
+def _warn_moved(owner: str, kind: str) -> None:
     logger.warning(
         "%s: its chat template writes the %ss of a turn before its words, so those amid a text come first, as with the "
         "processor of transformers; for %ss in their places, set ConversationTemplateConfig(chat_template=...) to a "

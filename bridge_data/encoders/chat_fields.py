@@ -1,13 +1,13 @@
-"""What the fields of a chat say: those of a row, of a turn, of a part of a turn, and of an image or video named there.
+"""What the fields of a chat mean: those of a row, of a turn, of a part of a turn, and of an image or video named there.
 
-A field is *used*; or *harmless*: an id, an origin, a licence, a score, without which the same is learnt; or *meaningful
-and not supported*: a `SampleError` names it, what it says, and how to fix it. Of a field that is none of these, the log
-tells once a data set (and process) that it is left out. Empty values (null, "", [], {}) and values at which a field
-says nothing (`label: true`) are as if it were not there.
+A field is one of four kinds. *Used*: it is read. *Harmless*: an id, an origin, a licence, a score; the model learns the
+same without it. *Unsupported*: it would change what is learnt; a `SampleError` names it, what it says, and how to fix
+it. *Unknown*: none of these; it is left out, which is logged once a data set and process. An empty value (null, "", [],
+{}), or one that says nothing in its field (`label: true`), is as if it were not there.
 
-The one table of this: `ROW`, `TURN`, `PART` and `MEDIUM` have the names that are used there; `_HARMLESS` and
+This is the only table of fields: `ROW`, `TURN`, `PART` and `MEDIUM` have the names that are used there; `_HARMLESS` and
 `_UNSUPPORTED` those that are known everywhere; `_BY_WORD` words in names, such as `rejected` in `rejected_images`. To
-support a field, read it where its place is read, and add its name to `used` of that place.
+support a field, read it where the others of its kind are read, and add its name to `used` there.
 
 Source: the formats of OpenAI, transformers and TRL, LLaVA, ShareGPT, Alpaca, LLaMA-Factory, ms-swift, axolotl,
 torchtune, NeMo, Qwen-VL and InternVL, and of published data sets in them.
@@ -76,8 +76,8 @@ _LOSS = _Meaning(
 _LOSS_ELSEWHERE = dataclasses.replace(_LOSS, neutral=NO)
 _LOSS_SOMEHOW = dataclasses.replace(_LOSS, neutral=())
 _MASK = dataclasses.replace(_LOSS, neutral=(*NO, "user", "human"))
-_PLACES = _Meaning(
-    "has places in a picture", "write them into the text, in the form that the model knows, and remove the field", NO
+_REGIONS = _Meaning(
+    "has regions of a picture", "write them into the text, in the form that the model knows, and remove the field", NO
 )
 _THOUGHTS = _Meaning(
     "has thoughts before an answer",
@@ -134,8 +134,8 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_LOSS_SOMEHOW, "loss_mask train_detail"),
     **_all(_LOSS_ELSEWHERE, "train_on_input train_on_inputs train_on_prompt mask_history no_loss ignore_loss"),
     **_all(_MASK, "mask masked masks"),
-    **_all(_PLACES, "objects bbox bboxes box boxes region regions segmentation polygon polygons keypoints grounding"),
-    **_all(_PLACES, "crop crops roi rotation rotate flip zoom points point"),
+    **_all(_REGIONS, "objects bbox bboxes box boxes region regions segmentation polygon polygons keypoints grounding"),
+    **_all(_REGIONS, "crop crops roi rotation rotate flip zoom points point"),
     **_all(_THOUGHTS, "reasoning_content reasoning thought thoughts think cot rationale scratchpad chain_of_thought"),
     "thinking": dataclasses.replace(_THOUGHTS, neutral=()),
     **_all(_TEXT, "context contexts document documents passage passages evidence background persona personas"),
@@ -156,7 +156,7 @@ _BY_WORD: Mapping[str, _Meaning] = {
     **_all(_PREFERENCE, "bad wrong incorrect"),
     **_all(_LOSS_SOMEHOW, "loss train training trainable learn weight weights"),
     **_all(_MASK, "mask masks masked"),
-    **_all(_PLACES, "bbox bboxes bounding polygon polygons segmentation coordinates coords keypoints roi crop"),
+    **_all(_REGIONS, "bbox bboxes bounding polygon polygons segmentation coordinates coords keypoints roi crop"),
     **_all(_THOUGHTS, "reasoning thinking thoughts cot rationale"),
     **_all(_OTHER_MEDIA, "depth lidar pointcloud"),
     **_all(_TOOLS, "tools functions"),
@@ -192,26 +192,26 @@ one that the sample has came from."""
 _FILES = _names("path paths file files filename base b bytes")
 """Last words of the names of fields with a medium, such as `video_path` or `image_base64`, whatever their value is."""
 
-_NOT_TO_SEE = (_PREFERENCE, _MASK, _PLACES, _OTHER_MEDIA)
+_NOT_TO_SEE = (_PREFERENCE, _MASK, _REGIONS, _OTHER_MEDIA)
 """What pictures say that are not to be seen, such as a mask."""
 
 _SOUNDS = SOUND_ENDINGS | {"oga", "opus"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """A place with fields: its name in messages, the names that are `used`, and what is known only there."""
+class FieldOwner:
+    """What has fields, such as a turn: its name in messages, the names that are `used`, and those known only there."""
 
     name: str
     used: frozenset[str]
     unsupported: Mapping[str, _Meaning] = dataclasses.field(default_factory=dict)
 
 
-ROW = Place(
+ROW = FieldOwner(
     "a row",
     frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos", *VISUAL_KEYS)),
 )
-TURN = Place(
+TURN = FieldOwner(
     "a turn",
     frozenset((*LEARNT, *NOT_LEARNT, *THROUGH, "tool_calls", "tool_call_id")),
     unsupported={
@@ -224,7 +224,7 @@ TURN = Place(
 )
 _DETAIL = _Meaning("says how much of an image is seen", "write 'max_pixels' into its part", ("auto", "high"))
 
-PART = Place(
+PART = FieldOwner(
     "a part of a turn",
     frozenset(("type", "index", *VISUAL_KEYS)),
     unsupported={
@@ -239,12 +239,12 @@ PART = Place(
 )
 
 MEDIUM = dataclasses.replace(PART, name="an image or video")
-RANGE = Place("a row with a video", frozenset(), unsupported=_RANGES)
+RANGE = FieldOwner("a row with a video", frozenset(), unsupported=_RANGES)
 """Of a row, the fields that mean something only beside a video."""
 
 
 def check_fields(
-    place: Place,
+    owner: FieldOwner,
     fields: Mapping[str, Any],
     key: str,
     *,
@@ -252,9 +252,9 @@ def check_fields(
     said: Collection[str] = (),
     media: Collection[str] = (),
 ) -> list[str]:
-    """Refuse sample `key` if one of the `fields` at a place is meaningful and not supported; the names of unknown ones.
+    """Refuse sample `key` if one of the `fields` of an `owner` is unsupported; the names of unknown ones.
 
-    `used` are names that are used here besides those of the place. `said` are the texts that are learnt or read, and
+    `used` are names that are used here besides those of the owner. `said` are the texts that are learnt or read, and
     `media` the kinds of media that the sample has ("image", "video"): a field that repeats them says nothing more.
 
     Raises:
@@ -262,11 +262,11 @@ def check_fields(
     """
     unknown: list[str] = []
     for name, value in fields.items():
-        if name in place.used or name in used or is_empty(value):
+        if name in owner.used or name in used or is_empty(value):
             continue
         plain, words = _plain(name)
-        meaning = place.unsupported.get(plain) or _UNSUPPORTED.get(plain)
-        if plain in place.used or plain in used:
+        meaning = owner.unsupported.get(plain) or _UNSUPPORTED.get(plain)
+        if plain in owner.used or plain in used:
             meaning = _Meaning("is written otherwise than it is known", f"call it {plain!r}")
         elif meaning is None and not (plain in _HARMLESS or {*words[-1:]} & _HARMLESS_ENDS or words[:1] == ["num"]):
             meaning = next((_BY_WORD[word] for word in words if word in _BY_WORD), None)
@@ -275,19 +275,19 @@ def check_fields(
                 unknown.append(str(name))
         if meaning is None or _says_nothing(meaning, value, said):
             continue
-        if not _says_it(meaning, value) or (meaning is _PLACES and place is ROW and not media):
+        if not _says_it(meaning, value) or (meaning is _REGIONS and owner is ROW and not media):
             unknown.append(str(name))
         else:
             raise SampleError(
-                f"sample {key!r}: {place.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
+                f"sample {key!r}: {owner.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
                 f"and is not supported: {meaning.fix}; or write a cooker"
             )
     return unknown
 
 
-def only_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that mean something at this place alone."""
-    return {name: value for name, value in fields.items() if _plain(name)[0] in place.unsupported}
+def only_of(owner: FieldOwner, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that mean something in this owner alone."""
+    return {name: value for name, value in fields.items() if _plain(name)[0] in owner.unsupported}
 
 
 def check_media_part(part: str, key: str) -> None:
@@ -327,7 +327,7 @@ def is_empty(value: Any) -> bool:
 
 
 def _says_nothing(meaning: _Meaning, value: Any, said: Collection[str]) -> bool:
-    if isinstance(value, list | tuple):  # numbers in a list may be those of turns, or places
+    if isinstance(value, list | tuple):  # numbers in a list may be those of turns, or coordinates
         return all(
             is_empty(one) or ((meaning.repeats or not _is_number(one)) and _says_nothing(meaning, one, said))
             for one in value
@@ -402,10 +402,10 @@ def _kind_of(value: Any) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def tell_unknown(data: str, place: str, name: str) -> None:
-    """Tell in the log, once, of the unknown field `name` at a place in the data set `data`."""
+def log_unknown_field(data: str, owner: str, name: str) -> None:
+    """Log, once, that the data set `data` has the unknown field `name` in an `owner`, such as a turn."""
     logger.warning(
         "%s: %s of a chat has %r, which is not a field that is known: it is left out. If it changes what is to be "
         "learnt, write a cooker",
-        *(data, place, name),
+        *(data, owner, name),
     )

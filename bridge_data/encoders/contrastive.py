@@ -1,7 +1,7 @@
 """CLIP and SigLIP: pairs of an image and its text, for contrastive training.
 
-Enters: captioning samples. Leaves: `ContrastiveBatch`. Guarantee: token ids, attention mask and pixel values are those
-of the family's processor with `padding="max_length", truncation=True`; a truncated text keeps its end token.
+Reads captioning samples. Returns `ContrastiveBatch`: token ids, attention mask and pixel values are those of the
+family's processor with `padding="max_length", truncation=True`. A truncated text keeps its end token.
 """
 
 import dataclasses

@@ -226,7 +226,7 @@ def _more_of(turn: Mapping[str, Any], role: str, answers: str, key: str) -> dict
 
 def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | None:
     """Whether a turn is to be learnt; None if it does not say so. Turns that are no answers never are."""
-    told: dict[str, bool] = {}
+    said: dict[str, bool] = {}
     for name in (*LEARNT, *NOT_LEARNT) if is_answer else (*LEARNT[1:], *NOT_LEARNT):
         value = turn.get(name)
         plain = value.lower() if isinstance(value, str) else value
@@ -237,14 +237,14 @@ def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | Non
                 f"sample {key!r}: a turn has {name} {repr(value)[:80]}; expected 0 or 1, false or true: a turn is "
                 "learnt whole or not at all. Remove it, or write a cooker"
             )
-        told[name] = (plain in YES) == (name in LEARNT)
-    if len({*told.values()}) > 1 or (any(told.values()) and not is_answer):
+        said[name] = (plain in YES) == (name in LEARNT)
+    if len({*said.values()}) > 1 or (any(said.values()) and not is_answer):
         why = "which say different things" if is_answer else "but is no answer, and only answers are learnt"
         raise SampleError(
-            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in told)}, {why}. Remove them, "
+            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in said)}, {why}. Remove them, "
             "or write a cooker"
         )
-    return next(iter(told.values()), None)
+    return next(iter(said.values()), None)
 
 
 def _call(call: Any, key: str) -> dict[str, Any]:

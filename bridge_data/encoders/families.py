@@ -1,18 +1,18 @@
-"""Model families: what each makes of images and videos, which its processor of transformers makes of them too.
+"""Model families: what the processor of each, in transformers, makes of images and videos, computed from sizes alone.
 
-Enters: images and frames of any size, and the image processor of the model's checkpoint. Leaves: the text of an image,
-known from its size alone, and the media that the model takes. Guarantee: both are those of the family's processor;
-where the image processor makes other tiles than the text was written for, that is an error.
+Reads images and frames of any size, and the image processor of the model's checkpoint. Returns the text of an image,
+which depends only on its size, and the pixel values that the model takes; both are those of the family's processor.
+Raises if the image processor makes other tiles than the text was written for.
 
-    VisionFamily ─ what an encoder asks of a family; one for images of one size stands in `FixedSizeFamily`
+    VisionFamily ─ the interface; `FixedSizeFamily` is for images of one size
     Llava        ─ every image takes as many tokens as the vision tower makes patches of it
     LlavaNext    ─ "anyres": the whole image is the first tile, and the image is fitted into the best of several grids
     Idefics3     ─ and SmolVLM: an image is enlarged to a whole number of tiles; the row and column of each are written
     InternVL     ─ the grid of tiles nearest to the aspect of the image, and a thumbnail if there are several
     Qwen2VL      ─ with Qwen2_5VL, Qwen3VL: images and videos at their own resolution, cut into patches
 
-Only what transformers does not tell without pixels is computed here. `get_number_of_image_patches` of Idefics3 is not
-asked: where the size of an image is no multiple of a tile, it differs from what that processor does.
+Only what transformers cannot compute without pixels is computed here. `get_number_of_image_patches` of Idefics3 is not
+used: where the size of an image is no multiple of a tile, it differs from what that processor does.
 
 Source: H. Liu et al., LLaVA-NeXT (2024); H. Laurençon et al., Building and better understanding vision-language models
 (2024); A. Marafioti et al., SmolVLM (2025); Z. Chen et al., How far are we to GPT-4V? (2024); P. Wang et al., Qwen2-VL

@@ -2,7 +2,7 @@
 
     sample ─ preencode: conversation, sizes, tokens ─ (packing) ─ postencode: images ─ batch: rows, media
 
-Takes captioning, VQA, text and conversation samples, returns `FamilyBatch`. The number of tokens of an image is known
+Reads captioning, VQA, text and conversation samples. Returns `FamilyBatch`. The number of tokens of an image is known
 from its size, so images stay encoded bytes in the packing buffer, and are decoded once their pack is chosen. The
 processor of transformers is never called, only its parts: the tokenizer and the image processor.
 """

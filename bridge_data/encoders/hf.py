@@ -1,9 +1,9 @@
 """`HFTaskEncoder`: any processor of transformers as a task encoder.
 
-Enters: conversations about images. Leaves: `FamilyBatch`, with all outputs of the processor, and labels for the
-answers. It works for any family. But the number of tokens of a sample is known only once its images are processed, so a
-packing buffer holds pixel values, not files. For families that `bridge_data.encoders` knows,
-`FamilyTaskEncoder` gives the same batches with less memory, and less work for samples that are skipped.
+Reads conversations about images. Returns `FamilyBatch`, with all outputs of the processor, and labels for the answers.
+It works for any family. But the number of tokens of a sample is known only once its images are processed, so a packing
+buffer holds pixel values, not files. For families that `bridge_data.encoders` knows, `FamilyTaskEncoder` gives the same
+batches with less memory, and does less work for samples that are skipped.
 """
 
 import itertools

@@ -1,12 +1,12 @@
-"""Layouts of batches: what a layout decides of conversations, images and batches, each in one place.
+"""Layouts of batches: `layout="native"` and `layout="bridge"`.
 
-    NativeLayout ─ layout="native": `FamilyBatch`, equal to what the processors of transformers make
-    BridgeLayout ─ layout="bridge": a dict for Megatron-Bridge's step for vision-language models
+    NativeLayout ─ `FamilyBatch`, equal to what the processors of transformers make
+    BridgeLayout ─ a dict for Megatron-Bridge's step for vision-language models
 
-Enters: turns, images, encoded samples or packs, and their media. Leaves: which text has loss, images for the processor,
-and batches. Guarantee of `BridgeLayout`: keys, dtypes, shapes and values are those that Bridge's own encoders make of
-the same conversations; docs/compatibility.md lists where they differ on purpose. Bridge is not imported. Its batches
-have `input_ids`, `labels`, `loss_mask`, `position_ids`, `attention_mask` or the bounds of packed sequences, and
+Reads turns, images, encoded samples or packs, and their media. Returns which text has a loss, images for the processor,
+and batches. Those of `BridgeLayout` have the keys, dtypes, shapes and values that Bridge's own encoders make of the
+same conversations; docs/compatibility.md lists where they differ on purpose. Bridge is not imported. Its batches have
+`input_ids`, `labels`, `loss_mask`, `position_ids`, `attention_mask` or the bounds of packed sequences, and
 `visual_inputs`. Positions are one number for each token: its models compute M-RoPE from the tokens and grids.
 
 Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils` 0.0.14 for sizes of images and frames.

@@ -1,8 +1,8 @@
-"""The default task encoder of the DataModule: the model family whose images take a fixed number of tokens.
+"""The default task encoder of the DataModule, for models whose images take a fixed number of tokens.
 
     sample ─ preencode: conversation, tokens, labels ─ (packing) ─ postencode: images ─ batch: padding
 
-Enters: captioning, VQA, text and conversation samples. Leaves: `ImageTextBatch`, or with `layout="bridge"` a dict for
+Reads captioning, VQA, text and conversation samples. Returns `ImageTextBatch`, or with `layout="bridge"` a dict for
 Megatron-Bridge's step, as its collator for such images makes it.
 """
 

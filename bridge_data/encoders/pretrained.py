@@ -1,8 +1,8 @@
 """Opens tokenizers and processors by a folder or a hub id; the only module that calls `from_pretrained`.
 
-Enters: a class of transformers, a folder that `save_pretrained` wrote or an id of the hub. Leaves: the object.
-Guarantee: code in the folder (`auto_map`) is not run, without a prompt, unless the caller passes
-`trust_remote_code=True`; the name of a folder is never looked up on the hub; without a network the error is immediate.
+Reads a class of transformers, and a folder that `save_pretrained` wrote or an id of the hub. Returns the object. Code
+in the folder (`auto_map`) never runs unless the caller passes `trust_remote_code=True`; nobody is asked. The name of a
+folder is never looked up on the hub, and without a network the error is immediate.
 """
 
 import json
@@ -85,8 +85,8 @@ def load_pretrained(
             where = "the cache of this machine under such an id, and the hub cannot be reached"
         else:
             where = "such a folder, or on the hub under such an id"
-        told = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {told}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {reason}") from error
 
 
 def _is_path(given: str | os.PathLike[str], name: str) -> bool:

@@ -1,8 +1,8 @@
 """The task encoder of the Qwen-VL families: conversations about images and videos, with M-RoPE positions.
 
-Enters: what `FamilyTaskEncoder` takes, questions about videos, and `VideoConversationSample`. Leaves: `QwenVLBatch`.
-Guarantee: tokens, types of tokens, grids and pixel values are those of the family's processor, positions those of the
-family's model. In the packing buffer a video stays the bytes of its file.
+Reads the samples of `FamilyTaskEncoder`, questions about videos, and `VideoConversationSample`. Returns `QwenVLBatch`:
+tokens, types of tokens, grids and pixel values are those of the family's processor, positions those of the family's
+model. In the packing buffer a video stays the bytes of its file.
 
 M-RoPE (multimodal rotary positions) gives each token three numbers: time, row and column within an image or video.
 

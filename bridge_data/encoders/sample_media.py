@@ -1,8 +1,8 @@
 """The images and videos of a crude sample: named by its turns or its rows, in its parts or in files.
 
-Enters: parts of turns, then the row around them, as `shards.named_media` reads them; the parts of the sample; the
-auxiliary data. Leaves: for each image and video, in the order of its placeholder, encoded bytes, an `AVDecoder`, or a
-list of pictures, as a `Visual` if the row says more of it. Raises a `SampleError` that names the sample.
+Reads parts of turns, then the row around them (see `data.named_media`), the parts of the sample, and the auxiliary
+data. Returns for each image and video, in the order of its placeholder, encoded bytes, an `AVDecoder`, or a list of
+pictures; a `Visual` if the row has settings for it. Raises a `SampleError` that names the sample.
 """
 
 import base64
@@ -29,11 +29,11 @@ from bridge_data.encoders.chat_fields import (
     PART,
     RANGE,
     ROW,
-    Place,
+    FieldOwner,
     check_fields,
     check_media_part,
+    log_unknown_field,
     only_of,
-    tell_unknown,
 )
 from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
 from bridge_data.errors import ConfigError, SampleError
@@ -68,16 +68,16 @@ class SampleMedia:
         return {name: value for name, value in self.sample.items() if not name.startswith("__") and name not in media}
 
     def check_fields(
-        self, place: Place, fields: Mapping[str, Any], *, used: Collection[str] = (), said: Collection[str] = ()
+        self, owner: FieldOwner, fields: Mapping[str, Any], *, used: Collection[str] = (), said: Collection[str] = ()
     ) -> None:
-        """As the function of this name; unknown fields are told in the log."""
+        """As the function of this name; unknown fields are logged."""
         media = {kind for kind, named in self._named.items() if named or self._parts[kind]}
-        self._tell(place, check_fields(place, fields, self.key, used=used, said=said, media=media))
+        self._log_unknown(owner, check_fields(owner, fields, self.key, used=used, said=said, media=media))
 
-    def _tell(self, place: Place, unknown: Iterable[str]) -> None:
+    def _log_unknown(self, owner: FieldOwner, unknown: Iterable[str]) -> None:
         sources = self.sample.get("__sources__")
         for name in unknown:
-            tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
+            log_unknown_field(sources[0].dataset_path if sources else "a data set", owner.name, name)
 
     def placeholder_of(self, part: Any) -> str | None:
         """The placeholder of a part of a turn that is an image or a video, which is noted; None of any other."""
@@ -140,22 +140,22 @@ class SampleMedia:
         named = [one for one in in_turns if one.source is not None]
         lists = [visuals for visuals in (named, *at_row.values()) if visuals]
         if any(_sources(visuals) != _sources(lists[0]) for visuals in lists):
-            places = [*(["its turns"] if named else []), *(repr(at) for at, visuals in at_row.items() if visuals)]
+            sources = [*(["its turns"] if named else []), *(repr(at) for at, visuals in at_row.items() if visuals)]
             raise SampleError(
-                f"{' and '.join(places)} name different {kind}s: "
+                f"{' and '.join(sources)} name different {kind}s: "
                 f"{', '.join(repr(_sources(visuals))[:80] for visuals in lists)}. Name them once"
             )
         if not lists:
             return in_turns
         merged = lists[0]
         for visuals in lists[1:]:
-            merged = _told(merged, visuals, kind)
-        return merged if named else _told(merged, in_turns, kind)
+            merged = _with_settings_of_turns(merged, visuals, kind)
+        return merged if named else _with_settings_of_turns(merged, in_turns, kind)
 
     def _chosen(self, kind: VisualKind) -> list[NamedVisual]:
         """The images or videos; those that are parts of the sample have the names of these."""
-        told = self._named[kind]
-        named = [one for one in told if one.source is not None]
+        in_turns = self._named[kind]
+        named = [one for one in in_turns if one.source is not None]
         shown = {name for one in self._named["video"] for name in _names(one)} if kind == "image" else ()
         parts = [name for name in self._parts[kind] if name not in shown]
         for part in parts:
@@ -167,7 +167,7 @@ class SampleMedia:
                 f"names {len(named)} {kind}s ({repr(_sources(named))[:80]}), but has the parts {', '.join(parts)}: "
                 "store all of them in the sample, or none"
             )
-        return _told([NamedVisual(name) for name in parts], told, kind)
+        return _with_settings_of_turns([NamedVisual(name) for name in parts], in_turns, kind)
 
     def _is_part(self, visual: NamedVisual) -> bool:
         return all(isinstance(name, str) and name in self.sample for name in _names(visual))
@@ -178,7 +178,7 @@ class SampleMedia:
         for visual, said in zip(visuals, of_row, strict=True):
             opened = self._opened(visual.source, kind)
             if not isinstance(opened, list):  # `timestamps` of a row with a file are of its questions, say
-                self._tell(ROW, said.keys() & {*TIMES})
+                self._log_unknown(ROW, said.keys() & {*TIMES})
                 said = {name: value for name, value in said.items() if name not in TIMES}
             made.append(with_settings(opened, settings_in({**said, **visual.said}, kind)))
         return made
@@ -247,7 +247,9 @@ def _sources(visuals: Iterable[NamedVisual]) -> list[Any]:
     return [one.source for one in visuals]
 
 
-def _told(visuals: list[NamedVisual], in_turns: list[NamedVisual], kind: VisualKind) -> list[NamedVisual]:
+def _with_settings_of_turns(
+    visuals: list[NamedVisual], in_turns: list[NamedVisual], kind: VisualKind
+) -> list[NamedVisual]:
     """The images or videos of a sample, with what its turns say of each."""
     if len(visuals) == len(in_turns):
         pairs = zip(visuals, in_turns, strict=True)

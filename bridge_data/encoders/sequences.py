@@ -1,8 +1,8 @@
 """Sequences for the model, as samples and as batches: image tokens, truncation, labels, packs, padding.
 
-Takes marked tokens and images, returns tensors. An image has all its tokens, or is absent; `FamilyBatch.model_inputs()`
-has the names, shapes and values of the family's processor of transformers for the same conversations, padded on the
-right, with labels.
+Reads token ids with their mask, and images. Returns tensors. An image has all its tokens, or is absent.
+`FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
+conversations, padded on the right, with labels.
 
     SequenceSample ─ FamilySample, with images
     SequenceBatch ─ ImageTextBatch (default encoder), FamilyBatch (model families)

@@ -1,8 +1,8 @@
 """Speech recognition as Whisper learns it: a log-mel spectrogram, and the words as targets of a decoder.
 
-Enters: recordings with their words. Leaves: `SpeechBatch`. Guarantee: features and labels are those of Whisper's
-processor (`WhisperFeatureExtractor`); recordings of any rate and number of channels become mono at the model's rate.
-They are resampled here, not by FFmpeg, whose releases differ: the same recording has the same features everywhere.
+Reads recordings with their words. Returns `SpeechBatch`: features and labels are those of Whisper's processor
+(`WhisperFeatureExtractor`). A recording of any rate and number of channels becomes mono at the model's rate. It is
+resampled here, not by FFmpeg, whose releases differ: the same recording has the same features everywhere.
 
 Source: A. Radford et al., Robust speech recognition (2022); J. Smith, Digital audio resampling (2002), for the
 resampler.
@@ -164,8 +164,8 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         if ids[:1] == [self.start_token_id]:
             ids = ids[1:]
         if len(ids) > config.max_target_length:
-            told = f"its text has {len(ids)} tokens, a target holds {config.max_target_length}"
-            note_overlong(config.overlong, key, told)
+            reason = f"its text has {len(ids)} tokens, a target holds {config.max_target_length}"
+            note_overlong(config.overlong, key, reason)
         waveform = self._waveform(sample)
         most = self.feature_extractor.n_samples
         if len(waveform) > most:

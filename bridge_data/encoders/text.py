@@ -2,9 +2,9 @@
 
     document ─ preencode: pieces of seq_length tokens and a rest ─ (packing: rests together) ─ rows of seq_length tokens
 
-Enters: text samples. Leaves: `FamilyBatch` without media, all rows `seq_length` long. Guarantee: every token of a
-document except the first is a label once; a document is cut only where it fills a row; the rests of documents are
-packed, and the emptiest pack is carried over to the next buffer.
+Reads text samples. Returns `FamilyBatch` without media, all rows `seq_length` long. Every token of a document except
+the first is a label once. A document is cut only where it fills a row; what is left over of documents is packed, and
+the emptiest pack waits for the next buffer.
 
 Source: H. Ding et al., Fewer truncations improve language modeling (2024), for the packing of the rests.
 """

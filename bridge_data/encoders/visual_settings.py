@@ -1,11 +1,9 @@
-"""What a sample says of one image or video: how large it becomes, and which frames are taken of it.
+"""What a sample says of one image or video: its size in pixels, and which frames are sampled.
 
-Enters: what a row or a part of a turn says, by the names of `qwen_vl_utils`. Leaves: `VisualSettings`, which answer
-with sizes, limits on pixels and numbers of frames. Guarantee: a setting is honoured as there, or a `SampleError` names
-it.
-
-A setting takes the place of the one of the run. What follows is that of `qwen_vl_utils`: a range is in whole frames,
-the number of frames is even, and they are evenly spaced from the first of the range to the last.
+Reads the settings of a row or a part of a turn, by the names of `qwen_vl_utils`. Returns `VisualSettings`, which give
+sizes, limits on pixels and numbers of frames. A setting has the effect that it has there; it replaces that of the run.
+As there, a range is in whole frames, the number of frames is even, and they are evenly spaced from the first of the
+range to the last. Raises a `SampleError` that names a setting which cannot be followed.
 
 Source: `qwen_vl_utils` 0.0.14 for names, rounding and bounds.
 """

@@ -1,9 +1,9 @@
 """Images and videos: from files or pixels, within limits, to what a vision model takes.
 
-Enters: images as encoded bytes or pixels of any size; videos as `AVDecoder`, encoded bytes, frames, or a list of
-images; any of them as `Visual`, with settings of its own. Leaves: sizes (of encoded images only the header is read),
-`VideoFrames` (which frames of a video are sampled), RGB images of Pillow, and, from `Images`, pixel values. Guarantee:
-a decoded image or frame has the size that was announced before.
+Reads images as encoded bytes or pixels of any size; videos as `AVDecoder`, encoded bytes, frames, or a list of images;
+any of them as a `Visual`, with settings of its own. Returns sizes (of an encoded image only the header is read),
+`VideoFrames` (which frames of a video are sampled), RGB images of Pillow, and, from `Images`, pixel values. A decoded
+image or frame has the size that was computed before; else it is an error.
 """
 
 import contextlib
@@ -18,9 +18,15 @@ import torch
 from PIL import Image
 
 from bridge_data.data.named_media import check_moving
-from bridge_data.decode import notices
 from bridge_data.decode.av import AVDecoder
-from bridge_data.decode.image import bytes_of_unit, encoded_size, in_mode, pillow_image
+from bridge_data.decode.image import (
+    IMAGE_WARNINGS,
+    bytes_of_unit,
+    encoded_size,
+    in_mode,
+    log_image_warnings,
+    pillow_image,
+)
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
 from bridge_data.encoders.visual_settings import (
@@ -77,8 +83,8 @@ def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
         else:
             fix = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
         why = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {fix}"
-        raise ConfigError(told) from error
+        reason = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {fix}"
+        raise ConfigError(reason) from error
 
 
 def edge_of(size: Any, *names: str) -> int | None:
@@ -150,8 +156,8 @@ def as_rgb(image: Any, key: str, part: str = "image", *, upright: bool = False) 
     if isinstance(image, bytes):
         decode = functools.partial(pillow_image, mode="RGB", upright=upright)
         made: Image.Image = decode_part(decode, image, key, part)
-        if notices.PENDING:
-            notices.tell(key)
+        if IMAGE_WARNINGS:
+            log_image_warnings(key)
         return made
     try:
         return rgb_image(image)

@@ -1,7 +1,7 @@
 """The names of `megatron.energon` under its paths, and data sets described in Python: loaders and factories.
 
-`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1; of names that are left
-out on purpose, the error when they are called says what to take instead.
+`bridge_data.energon` and its modules have every name that can be imported from `megatron.energon` 7.4.1. A name that is
+left out on purpose raises an error when it is called, which says what to use instead.
 
     module_paths       each path of Energon's, and the names there
     engine_names       names of its engine: what works alone, and stand-ins that programs can import
@@ -10,13 +10,7 @@ out on purpose, the error when they are called says what to take instead.
     jsonl_and_joined   factories of JSONL files, joins, and prepared data as their own files describe them
     preparing, epath   preparing from Python, and paths, with the arguments of Energon's
 
-The loaders are in `bridge_data.dataset_loaders`; how YAML and dicts are read, in `bridge_data.plan`; what preparing
-writes, in `bridge_data.prepare`. To change: another name, its rows in `module_paths.PATHS`, and `ELSEWHERE` if it is
-not in `bridge_data`; which code of data is trusted, `plan.dataset_yaml.find_object` and `plan.factories.read_function`,
-and for Energon's programs, `replacing`; a default of a factory, its `__init__` and that of
-`plan.factories.PathDatasetFactory`; what is said of a name that has no counterpart, `module_paths.told` with
-`LEFT_OUT`; the look-up of a name, `__getattr__` here and of `module_paths.EnergonModule`, or `replacing._StandIn` for
-`megatron.energon` itself.
+A further name is a row in `module_paths.PATHS`, and in `ELSEWHERE` if it is not in `bridge_data`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -70,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name not in _own_names and (name in module_paths.PUBLIC or name in module_paths.NAMES or name == "__version__"):
         return module_paths.value_of(name)
     if has_stand_in("", name):
-        return stand_in("", name, module_paths.told)
+        return stand_in("", name, module_paths.message_of)
     try:
         return _own(name)
     except AttributeError:

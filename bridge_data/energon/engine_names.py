@@ -1,8 +1,8 @@
 """Names of Energon 7.4.1 that programs import, although its engine is not here.
 
-Enters: a name, and the path of Energon's module that has it. Leaves: what works alone, such as `SystemRng`, is here,
-written anew; for all else a class that may be imported, derived from, compared with and written in annotations. To call
-it, or a class derived from it, raises a `ConfigError` that says what to use instead.
+What works without the engine, such as `SystemRng`, is implemented here. Every other name is a class that may be
+imported, derived from, compared with and written in annotations. Calling it, or a class derived from it, raises a
+`ConfigError` that says what to use instead.
 """
 
 import abc
@@ -149,15 +149,15 @@ releases."""
 
 
 class _StandIn(abc.ABCMeta):
-    """The class of stand-ins: `told` is what to use instead."""
+    """The class of stand-ins: `message` says what to use instead."""
 
-    told: str
+    message: str
 
     def __call__(cls, *_: Any, **__: Any) -> Any:
-        raise ConfigError(cls.told)
+        raise ConfigError(cls.message)
 
     def __getattr__(cls, name: str) -> Any:
-        raise AttributeError(name if name.startswith("__") else f"{cls.told} [looked up: {name}]")
+        raise AttributeError(name if name.startswith("__") else f"{cls.message} [looked up: {name}]")
 
     def __getitem__(cls, item: Any) -> Any:
         return cls
@@ -168,18 +168,19 @@ def has_stand_in(path: str, name: str) -> bool:
     return name in STAND_INS.get(path, "").split()
 
 
-def stand_in(path: str, name: str, told: Callable[[str, str], str]) -> Any:
-    """The stand-in for `name` of the module `path`, the same for a package and its module that defines it; `told` makes
-    the message of its error from path and name."""
+def stand_in(path: str, name: str, message_of: Callable[[str, str], str]) -> Any:
+    """The stand-in for `name` of the module `path`, the same for a package and its module that defines it.
+
+    `message_of` makes the message of its error from path and name."""
     below = (one for one in STAND_INS if not path or f"{one}.".startswith(f"{path}."))
     home = max((one for one in below if has_stand_in(one, name)), key=len)
-    return _made(home, name, told(home, name))
+    return _made(home, name, message_of(home, name))
 
 
 @functools.cache
-def _made(path: str, name: str, told: str) -> Any:
+def _made(path: str, name: str, message: str) -> Any:
     is_error = name.endswith(("Error", "Exception"))  # which a program may name in `except`
-    content = {"told": told, "__module__": f"{__package__}.{path}", "__doc__": told}
+    content = {"message": message, "__module__": f"{__package__}.{path}", "__doc__": message}
     return _StandIn(name, (Exception,) if is_error else (), content)
 
 

@@ -1,5 +1,4 @@
-"""Factories of JSONL files, of joins, and of prepared data as their own files describe them: in Python instead of by a
-path or a metadataset.
+"""Factories in Python of JSONL files, of joins, and of prepared data as their own files describe them.
 
 The names and the settings are those of Energon.
 """

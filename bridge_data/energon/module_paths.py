@@ -1,8 +1,8 @@
 """The module paths of Energon 7.4.1: `bridge_data.energon.X` has the names of `megatron.energon.X`.
 
-Enters: nothing. Leaves, after `add_paths`: a module in `sys.modules` for each row of `PATHS`, whose names are looked up
-on first use. Guarantee: importing a name that only Energon has is an ImportError that says what to use instead; looking
-it up is an AttributeError, as for any module: `pickle` does that with all of them.
+`add_paths` puts a module into `sys.modules` for each row of `PATHS`. Its names are looked up on first use. Importing a
+name that only Energon has raises an ImportError that says what to use instead. Looking it up on the module raises an
+AttributeError, as `pickle`, which tries all modules, expects.
 """
 
 import importlib
@@ -241,23 +241,23 @@ class EnergonModule(ModuleType):
         super().__init__(f"{ROOT}.{path}", f"The names of `megatron.energon.{path}`, from `bridge_data`.")
         self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
         self.__path__: list[str] = []
-        self._places = dict(_place(entry) for entry in PATHS[path].split())
-        self.__all__ = list(self._places)
+        self._objects = dict(_entry(entry) for entry in PATHS[path].split())
+        self.__all__ = list(self._objects)
         self._energon_path = path
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if has_stand_in(self._energon_path, name):
-            return stand_in(self._energon_path, name, told)
-        if name not in {*self._places, *NAMES, *PUBLIC}:  # Energon's modules also have names that they import
+            return stand_in(self._energon_path, name, message_of)
+        if name not in {*self._objects, *NAMES, *PUBLIC}:  # Energon's modules also have names that they import
             raise missing(self._energon_path, name)
-        value = _found(self._places.get(name) or _place_of(name))
+        value = _found(self._objects.get(name) or _object_of(name))
         setattr(self, name, value)
         return value
 
 
-def told(path: str, name: str) -> str:
+def message_of(path: str, name: str) -> str:
     """What to use instead of a name of the module `path` that is not here."""
     return f"{ROOT}.{path} has no {name}: {reason(path, name)}. See docs/energon.md"
 
@@ -267,7 +267,7 @@ def missing(path: str, name: str) -> Exception:
     `__getattr__`."""
     where = f"{ROOT}.{path}".rstrip(".")
     if not name.startswith("_") and path:
-        message = told(path, name)
+        message = message_of(path, name)
         return ImportError(message, name=where) if _is_from_import() else AttributeError(message)
     return AttributeError(f"module {where!r} has no attribute {name!r}")
 
@@ -282,22 +282,22 @@ def _is_from_import() -> bool:
 
 def public_names() -> set[str]:
     """The names that Energon's package itself exports and this package has."""
-    names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
+    names = {_entry(entry)[0] for entries in PATHS.values() for entry in entries.split()}
     wrappers = {"BatchDataset", "FilterDataset", "LimitDataset", "MapDataset", "RepeatDataset"}
     return names & PUBLIC | wrappers | {"SavableDataset"}
 
 
 def value_of(name: str) -> Any:
     """Our object for a name of Energon."""
-    return _found(_place_of(name))
+    return _found(_object_of(name))
 
 
-def _place_of(name: str) -> str:
+def _object_of(name: str) -> str:
     return NAMES.get(name, f"bridge_data:{name}")
 
 
-def _found(place: str) -> Any:
-    module, _, attribute = place.partition(":")
+def _found(where: str) -> Any:
+    module, _, attribute = where.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -311,6 +311,6 @@ def add_paths() -> None:
             setattr(sys.modules[parent], last, module)
 
 
-def _place(entry: str) -> tuple[str, str]:
-    name, given, place = entry.partition("=")
-    return name, place if given else _place_of(name)
+def _entry(entry: str) -> tuple[str, str]:
+    name, given, where = entry.partition("=")
+    return name, where if given else _object_of(name)

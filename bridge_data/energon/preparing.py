@@ -1,7 +1,7 @@
 """Preparing from Python, with the arguments of Energon's functions.
 
-`BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset`; the other steps of `bridge-data prepare` (asking for the
-sample class, writing `dataset.yaml`) are left to the caller, as in Energon.
+`BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset` here. As in Energon, the caller does the other steps of
+`bridge-data prepare` itself: choosing the sample class, writing `dataset.yaml`.
 """
 
 import logging

@@ -15,17 +15,18 @@ import contextlib
 import functools
 import itertools
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.maker import Key, LaneView, MakerWrapper, Parts, Trial, parts_of, wrapped
+from bridge_data.lanes.observing import ObservedMaker, TimedMaker
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.upcoming import Upcoming
-from bridge_data.lanes.work import Key, Parts, Watch, Work
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import OLD, Drawn, Pending
@@ -48,27 +49,29 @@ class Lane:
     """The stream of one lane, from its start or from `state`.
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
-    samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
-    the cursor. With `planned`, packs come from there, and the cursor is not moved.
+    samples; `ahead` gets the position of the cursor. With `planned`, packs come from there, and the cursor is not
+    moved. Samples are made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others
+    need, or that are needed later.
     """
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Work,
+        work: Assembly,
         batching: Batching,
         *,
         position: tuple[int, int],
         sources: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
-        watch: Watch | None = None,
         ahead: ReadAhead | None = None,
         planned: LanePacks | None = None,
+        wrappers: Sequence[MakerWrapper] = (),
+        trial: Callable[[Sequence[MakerWrapper]], Trial],
     ) -> None:
         self._planned, self._is_told, self._is_ended = planned, False, False
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._cursor, self.work, self._batching = cursor, work, batching
-        self._ahead, self._watch, self._sources = ahead, watch, sources
+        self._ahead, self._sources = ahead, sources
         self.number, self._num_lanes = position
         self._kept: dict[int | str, int] = collections.defaultdict(int)
         self._micro_batches = self._num_samples = self._num_read = 0
@@ -84,7 +87,9 @@ class Lane:
         self._base: dict[str, Any] | None = None if state is None else state.get("pending", {}).get("base")
         """With packing: the state of the cursor from which the draws of pending items are counted."""
         self._chosen: dict[str, Any] | None = None  # the packs chosen from the buffer, as states keep them
-        self.upcoming = self.make_upcoming()
+        upcoming = functools.partial(Upcoming, cursor, self._pending, batching, planned, work.forgotten)
+        view = LaneView(number=self.number, times=work.times, new_upcoming=upcoming, new_trial=trial, maker=work.maker)
+        self._maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -132,14 +137,10 @@ class Lane:
         else:
             counted = [tokens_of(one) for one in batch[0].values()]
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
-        memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
-        slowest = self.work.take_slowest()
+        memo = COUNTS.take_memo()
+        slowest = self.work.times.take_slowest()
         noted = COUNTS.take_image_notes()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
-
-    def make_upcoming(self) -> Upcoming:
-        """Another view of what it loads next."""
-        return Upcoming(self._cursor, self._pending, self._batching, self._planned, self.work.forgotten)
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""
@@ -419,7 +420,7 @@ class Lane:
     def _draw(self, count: int) -> None:
         """Take the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
         work = self.work
-        count = count if work.only_loads else 1
+        count = count if work.maker.only_loads else 1
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
@@ -430,7 +431,7 @@ class Lane:
         new, queue, kept = object.__new__, self._pending.queue, self._kept
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
-            many = work.load_many([ref for _, ref in drawn], self._watch)
+            many = self._maker.make([ref for _, ref in drawn])
             for (draw, ref), sample in zip(drawn, many, strict=True):
                 if sample.__class__ is not Parts:
                     item = new(Item)  # not by its constructor, which takes three times as long
@@ -459,15 +460,12 @@ class Lane:
             if (made := self._packed(unit.items)) is not None:
                 unit.sample, unit.num_samples = made.sample, made.num_samples
             return made is not None
-        if self._watch is not None:
-            self._watch(unit.ref)
-        skipped, began_ns = self.work.hooks.skipped, time.perf_counter_ns()
+        skipped = self.work.hooks.skipped
         num_truncated = skipped[TRUNCATED]
-        parts = dict(self.work.load(unit.ref))
+        (made,) = self._maker.make((unit.ref,))
+        parts = dict(parts_of(made))
         if self._planned is not None and parts:
             self._check_parts(unit, len(parts), self._planned)
-        self.work.note_time(unit.ref, began_ns)
-        self.work.num_loaded += 1
         if skipped[TRUNCATED] > num_truncated and self._planned is None:
             skipped[TRUNCATED] = num_truncated  # it was counted before the resume
         if unit.part not in parts:

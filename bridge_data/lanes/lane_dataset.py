@@ -10,9 +10,9 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
-from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
@@ -51,16 +52,12 @@ from bridge_data.plugins.planned.planned import (
     check_step,
     redealt,
 )
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CheckedCosts, CostCheck
 from bridge_data.replacement import replacement
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
-from bridge_data.task.observer import Observer, observe_reads
+from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
-
-if TYPE_CHECKING:
-    from bridge_data.plugins.memo.memo import SampleMemo
-    from bridge_data.run_options import Memo
 
 _MEASURED_TOGETHER = 64
 """Samples read together to measure their costs, if they are small."""
@@ -100,8 +97,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """The cache that cookers get."""
-        self.memo: SampleMemo | None = None
-        """Where encoded samples are shared with other jobs and epochs."""
+        self.wrappers: tuple[MakerWrapper, ...] = ()
+        """Around what makes the samples of each lane, the first innermost."""
         self.bare_keys = replacement().as_energon
         """Whether the `__key__` of a sample is without its shard."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
@@ -293,19 +290,6 @@ class LaneDataset:
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 
-    def memoized(self, memo: "Memo") -> "LaneDataset":
-        """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
-
-        Raises:
-            ConfigError: if a folder cannot be used.
-        """
-        from bridge_data.plugins.memo.memo import SampleMemo, keys_of  # here: most runs have none
-
-        keys = keys_of(self.work(), self.plan.sources, str(memo.version), bare_keys=self.bare_keys)
-        of_samples = SampleMemo(memo, self.plan.sources, keys)
-        _ = of_samples.files  # opened here, rather than in a worker
-        return self.changed(memo=of_samples)
-
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
@@ -381,15 +365,14 @@ class LaneDataset:
         made.cache_pool = self.cache_pool
         return made
 
-    def measurer(self, source: int) -> Work:
-        """Work that measures samples of a source one by one, and raises failures; for all lanes of this process."""
+    def measurer(self, source: int) -> EncodingMaker:
+        """Measures samples of a source one by one, and raises failures; for all lanes of this process."""
         if source not in self._measurers:
-            work = self._measurers[source] = self.measuring(source).preencoding()
-            work.reads_singly = work.hooks.is_trial = True
+            self._measurers[source] = self.measuring(source).trial_maker().preencoded()
         return self._measurers[source]
 
     @functools.cached_property
-    def _measurers(self) -> dict[int, Work]:
+    def _measurers(self) -> dict[int, EncodingMaker]:
         return {}
 
     def _costs(self, plan: Plan) -> list[CostTable]:
@@ -433,33 +416,41 @@ class LaneDataset:
         lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
         return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
 
-    def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
-        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
+    def lane(
+        self,
+        lane: int,
+        state: LoaderState,
+        watch: Watch | None = None,
+        *,
+        wrappers: Sequence[MakerWrapper] = (),
+        work: Assembly | None = None,
+    ) -> Lane:
+        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
+        samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
         if self.batching.planned:
             planned = self.packs_of(lane, state)
+        wrappers = (*self.wrappers, *wrappers)
         if self.costs is not None:
-            watch = CostCheck(self, self.costs, -(-self.num_checked // state.num_lanes), watch)
+            num_checked = -(-self.num_checked // state.num_lanes)
+            wrappers = (*wrappers, functools.partial(CheckedCosts, CostCheck(self, self.costs), num_checked))
         if self._is_remote:
-            memo = self.memo if self._observer is None else None  # who observes sees all work
-            unread = [one for one in (self.forgotten, memo) if one is not None]
+            kept = self.wrappers if self._observer is None else ()  # who observes sees all work
+            unread = [one for one in (self.forgotten, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
-        work = work or self.work()
-        opened = Lane(
+        return Lane(
             self.order.cursor(lane, state),
-            work,
+            work or self.work(watch=watch),
             self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
-            watch=watch,
             ahead=ahead,
             planned=planned,
+            wrappers=wrappers,
+            trial=self.trial,
         )
-        if self.memo is not None:
-            work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
-        return opened
 
     @functools.cached_property
     def packs(self) -> JobPacks:
@@ -528,31 +519,36 @@ class LaneDataset:
         storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
-    def work(self, handler: ErrorHandler | None = None) -> Work:
+    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        order = self.order
-        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
-        hooks.cache, hooks.observer = self.cache_pool, self._observer
-        packs = {"packing": self.batching.packing_buffer_size is not None, "planned": self.batching.planned}
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
+        work = Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
         work.forgotten = self.forgotten
         return work
 
-    def trial_work(self) -> Work:
-        """Work for lanes of other processes: it reads samples one by one, and raises failures."""
-        work = self._trial_work()
-        work.memo = None if self.memo is None else self.memo.of_lane()
-        return work
+    def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
+        """Makes samples of any lane of the job, inside these wrappers, by default its own."""
+        return Trial(self.trial_maker(), self.wrappers if wrappers is None else wrappers)
 
-    def _trial_work(self) -> Work:
-        work = self.work()
-        work.reads_singly = work.hooks.is_trial = True
-        return work
+    def trial_maker(self) -> EncodingMaker:
+        """A maker of samples of any lane of the job, one by one, that raises failures."""
+        maker = self._maker(singly=True)
+        maker.hooks.is_trial = True
+        return maker
 
-    def preencoding(self) -> Work:
-        """`Work.preencoded`, reading whole blocks: for samples in the order of the data."""
+    def preencoding(self) -> EncodingMaker:
+        """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
         self._read_in_blocks(self.new_state())
-        return self.work().preencoded()
+        return self._maker().preencoded()
+
+    def _maker(
+        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
+    ) -> EncodingMaker:
+        order, batching = self.order, self.batching
+        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        hooks.cache, hooks.observer = self.cache_pool, self._observer
+        names = SourceNaming(names=order.source_names, keys=order.source_keys)
+        packs = {"packing": batching.packing_buffer_size is not None, "planned": batching.planned}
+        return EncodingMaker(self._loaders, self._cooks, names, hooks, **packs, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
@@ -560,12 +556,8 @@ class LaneDataset:
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        decoder, observer = self.task_encoder.decoder, self._observer
-        loaders = [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
-        if observer is not None:
-            for loader, key in zip(loaders, self.order.source_keys, strict=True):
-                observe_reads(loader, observer, key)
-        return loaders
+        decoder = self.task_encoder.decoder
+        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

@@ -1,7 +1,7 @@
 """Making a sample, a pack or a batch again from its `__restore_key__`.
 
-Enters: a key, as `work` writes it; lists work as well as tuples, so that keys survive JSON. Leaves: the sample, pack or
-batch. Guarantee: bit-identical if data and hooks are unchanged, since random numbers depend on the sample alone.
+Reads a key, as `maker` and `assembly` write it; lists work as well as tuples, so that keys survive JSON. Returns the
+sample, pack or batch: bit-identical if data and hooks are unchanged, since random numbers depend on the sample alone.
 
 A key says what the sample, pack or batch was made of:
 
@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.lanes.assembly import BATCH, PACK, Assembly
+from bridge_data.lanes.maker import parts_of
 from bridge_data.lanes.units import Item, Unit
-from bridge_data.lanes.work import BATCH, PACK, Work
 from bridge_data.order import SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.task import NO_STAGES
@@ -66,7 +67,7 @@ def _sample(sample: Any, key: Any) -> SampleKey:
 class Restorer:
     """Restores what `work` made from sources of these `sizes` in samples."""
 
-    def __init__(self, work: Work, sizes: Sequence[int]) -> None:
+    def __init__(self, work: Assembly, sizes: Sequence[int]) -> None:
         self._work, self._sizes = work, sizes
 
     def restore(self, key: Any) -> Any:
@@ -131,7 +132,8 @@ class Restorer:
         ref = SampleRef(number, key.epoch, key.index, key.part)
         if self._work.forgotten is not None and ref in self._work.forgotten:
             raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it cannot be restored")
-        made = dict(self._work.load(ref)).get(key.part)
+        (parts,) = self._work.maker.make((ref,))
+        made = dict(parts_of(parts)).get(key.part)
         return Item(OLD, ref, key.part, self._made(made, UnitKey((key,), False)))
 
     def _made(self, made: T | None, key: UnitKey) -> T:

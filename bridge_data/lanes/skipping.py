@@ -35,7 +35,7 @@ class SkippingLane:
         assert state.skips is not None
         self._skips, self._num_lanes = state.skips, state.num_lanes
         self._lane = open_lane(lane, state)
-        self.number, self.work, self.upcoming = lane, self._lane.work, self._lane.upcoming
+        self.number, self.work = lane, self._lane.work
         self._number = state.number_of(lane)
         self._skipped: collections.Counter[str] = collections.Counter()
 

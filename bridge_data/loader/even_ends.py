@@ -22,8 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.lane_source import first_of_job
+from bridge_data.loader.lane_pool import open_pool
+from bridge_data.loader.position import Turns
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig, is_distributed, process_of
@@ -148,6 +150,21 @@ class EvenEnds:
                     *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
                 )
         return _shallow(self._template)
+
+
+def first_of_job(dataset: LaneDataset, config: LoaderConfig) -> Any | None:
+    """The first batch of the job, whichever rank it is for; None if it has none. A pool of its own makes it."""
+    state = dataset.new_state()
+    every_lane = dataclasses.replace(state, lanes={lane: {} for lane in range(state.num_lanes)})
+    turns = Turns(every_lane, every_lane.lanes)
+    with contextlib.closing(open_pool(dataset, config)) as pool:
+        pool.begin(turns.lanes, every_lane)
+        while turns:
+            item = pool.take(turns.lane)
+            if isinstance(item, Produced):
+                return item.batch
+            turns.end_lane()
+    return None
 
 
 def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:

@@ -1,8 +1,10 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
+from collections.abc import Callable
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import LoaderKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.wrappers import samples_of
@@ -69,7 +71,8 @@ def open_loader(
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
     if isinstance(config.memo, Memo):
-        dataset = dataset.memoized(config.memo)
+        memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
+        dataset = memoized(dataset, config.memo)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 

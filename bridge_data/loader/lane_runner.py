@@ -1,29 +1,21 @@
 """Running lanes: in the trainer's process without workers, and in each worker.
 
-Enters: a dataset, and a state. Leaves: the items of a lane in their order: batches, each with the lane's state after
-it, and the end of the lane.
+Reads a data set and a state. Returns the items of a lane in their order: batches, each with the lane's state after it,
+and the end of the lane. Raises what the lane raises.
 """
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import MakerWrapper, Watch
 from bridge_data.lanes.produced import Produced
 from bridge_data.lanes.skipping import SkippingLane
-from bridge_data.lanes.work import Watch
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena
-
-
-class OutOfStep(Exception):
-    """Items were lost (the trainer was interrupted while receiving one): restart from the position."""
-
-
-class ServerLost(WorkerError):
-    """The server that workers are started from died, and the workers with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,13 +28,21 @@ class Ended:
 
 class LaneRunner:
     """Runs lanes of one dataset in this process; opens each at its position in `state` on first use. What fails is not
-    used again: see `LaneSource`.
+    used again: see `LanePool`.
 
-    Batches are built in `arena`.
+    Batches are built in `arena`, of samples made inside these `wrappers`.
     """
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        dataset: LaneDataset,
+        state: LoaderState,
+        arena: Arena,
+        watch: Watch | None = None,
+        wrappers: Sequence[MakerWrapper] = (),
+    ) -> None:
         self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
+        self._wrappers = wrappers
         self._lanes: dict[int, Lane | SkippingLane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -57,7 +57,7 @@ class LaneRunner:
     def lane(self, lane: int) -> Lane | SkippingLane:
         """Lane number `lane`."""
         if lane not in self._lanes:
-            open_lane = functools.partial(self._dataset.lane, watch=self._watch)
+            open_lane = functools.partial(self._dataset.lane, watch=self._watch, wrappers=self._wrappers)
             if self._state.skips is None:
                 self._lanes[lane] = open_lane(lane, self._state)
             else:

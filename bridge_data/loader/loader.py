@@ -1,11 +1,12 @@
 """The loader: the batches of a rank in the order of the job, and a state that can be saved at any time.
 
-Enters: a dataset of lanes. Leaves: batches. Guarantee: the same batches for any number of workers; `save_state_rank` is
-the position after the last batch handed out, without what was prefetched, and asks no worker.
+Reads a data set of lanes. Returns the same batches for any number of workers; `save_state_rank` is the position after
+the last batch handed out, without what was prefetched, and asks no worker.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import weakref
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
+from bridge_data.loader.lane_pool import LanePool, open_pool
 from bridge_data.loader.lane_runner import Ended
-from bridge_data.loader.lane_source import LaneSource
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
@@ -45,17 +46,18 @@ class SavableDataLoader:
         self.meter = Meter(dataset.worker_config.rank)
         self.skipped = self.meter.skipped
         """Samples skipped on the way to the batches handed out so far, by stage."""
-        self._fetched: Produced[Any] | None = None
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._lanes = LaneSource(dataset, self.config, self._pin)
+        self._is_in_step = False
+        self._fetched: Produced[Any] | None = None
+        self._position: Position
         self._go_to(dataset.new_state())
         self._owner = os.getpid()
         self._warn_of_idle_workers()
-        self._lanes.start()
-        self._close = weakref.finalize(self, _close_in, self._owner, self._lanes, self.meter)
+        self._pool = open_pool(dataset, self.config, self._pin)
+        self._close = weakref.finalize(self, _close_in, self._owner, self._pool, self.meter)
 
     __getitem__ = no_random_access
     __next__ = no_iterator
@@ -82,8 +84,8 @@ class SavableDataLoader:
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
-        lanes = self._lanes
-        own = self.meter.measured(self.dataset, self._position.state, lanes.processes(), lanes.num_restarts)
+        pool = self._pool
+        own = self.meter.measured(self.dataset, self._position.state, pool.processes(), pool.num_restarts)
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     @property
@@ -155,7 +157,10 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        return self._lanes.wait_ready(timeout_s)
+        is_in_step, self._is_in_step = self._is_in_step, False
+        is_ready = self._pool.wait_ready(timeout_s)
+        self._is_in_step = is_in_step
+        return is_ready
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
@@ -175,26 +180,33 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
+    # The pool takes batches ahead, so it has a place of its own in the lanes, which is that of the position while
+    # `_is_in_step`. That is unset during each change of either: if one is interrupted, at whichever line, or fails, the
+    # pool begins anew at the position. So no batch is lost, and none comes twice.
+
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         while self._fetched is None and (lane := self._position.turn()) is not None:
-            item = self._lanes.take(lane, self._position)
+            if not self._is_in_step:
+                self._pool.begin(self._position.lanes(), self._position.state)
+            self._is_in_step = False
+            item = self._pool.take(lane)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end_lane()
             else:
                 self._fetched = item
-            self._lanes.resume()
+            self._is_in_step = True
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        self._lanes.suspend()
+        is_in_step, self._is_in_step = self._is_in_step, False
         self._fetched = None
         self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
-        self._lanes.resume()
+        self._is_in_step = is_in_step
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -205,9 +217,9 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
-        self._lanes.suspend()
+        self._is_in_step = False
         self._fetched = None
+        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
         self._is_within_pass = False
         """Whether the pass is known to have begun before this position, so that an iteration which gets nothing here
         may begin the next one: batches were taken since the last move, or a state was restored."""
@@ -219,42 +231,69 @@ class SavableDataLoader:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
+class _Stage(enum.Enum):
+    """How far an iteration is."""
+
+    BEFORE = enum.auto()
+    """Nobody has asked for its first batch."""
+    WITHIN = enum.auto()
+    OVER = enum.auto()
+
+
 class Iteration(Timed[Any]):
     """One pass: to the end of the virtual epoch, or of all lanes."""
 
     def __init__(self, loader: SavableDataLoader) -> None:
         super().__init__(loader.meter)
-        self._loader, self._begun, self._over = loader, False, False
+        self._loader, self._stage = loader, _Stage.BEFORE
 
     def _next(self) -> Any:
-        if self._over:
+        if self._stage is _Stage.OVER:
             raise StopIteration
         loader = self._loader
         loader._prepare_step()
-        is_first = not self._begun
-        if is_first:
-            loader._position.begin(loader.dataset.skips)
-            self._begun = True
-        if is_first and loader._position.state.ended:
-            loader._rewind()
-        was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
-        is_enough = is_first and loader.dataset.pass_is_complete(loader._position.state, even=is_even)
-        batch = _NONE_LEFT if is_enough else self._take()
-        goes_on = batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even)
-        if goes_on or (batch is _NONE_LEFT and is_first and was_within_pass and not is_enough):
-            # Without `goes_on`, the previous pass was over, which is known only now.
-            loader._rewind(within_pass=goes_on)
-            batch = self._take()
+        batch = self._first() if self._stage is _Stage.BEFORE else self._take_in_pass()
         if batch is _NONE_LEFT:
-            self._over = True
+            self._stage = _Stage.OVER
             loader._position.end_pass()
             loader.dataset.note_end(loader._position.state)
             raise StopIteration
-        is_enough = loader.dataset.pass_is_complete(loader._position.state, even=is_even)
-        self._over = is_enough or loader._position.is_at_virtual_epoch
-        if self._over and (is_enough or loader.dataset.begins_anew):
-            loader._position.end_pass()
+        is_complete = self._is_complete()
+        if is_complete or loader._position.is_at_virtual_epoch:
+            self._stage = _Stage.OVER
+            if is_complete or loader.dataset.begins_anew:
+                loader._position.end_pass()
         return batch
+
+    def _first(self) -> Any:
+        """The first batch of this iteration, which may be the first of a pass, or go on with one; or `_NONE_LEFT`."""
+        loader = self._loader
+        loader._position.begin(loader.dataset.skips)
+        if loader._position.state.ended:
+            loader._rewind()
+        self._stage = _Stage.WITHIN
+        if self._is_complete():
+            return _NONE_LEFT
+        # If nothing is left, the pass was over before this iteration, which is known only now.
+        return self._take_in_pass(may_begin_next=loader._is_within_pass)
+
+    def _take_in_pass(self, *, may_begin_next: bool = False) -> Any:
+        """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
+        the first of the next pass; or `_NONE_LEFT`."""
+        loader = self._loader
+        batch = self._take()
+        if batch is not _NONE_LEFT:
+            return batch
+        is_repeated = loader.dataset.is_repeated_after(loader._position.state, even=loader.even_ends is not None)
+        if not is_repeated and not may_begin_next:
+            return _NONE_LEFT
+        loader._rewind(within_pass=is_repeated)
+        return self._take()
+
+    def _is_complete(self) -> bool:
+        """Whether the pass ends here, within a repetition of the data that is not whole."""
+        loader = self._loader
+        return loader.dataset.pass_is_complete(loader._position.state, even=loader.even_ends is not None)
 
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
@@ -280,7 +319,7 @@ class Iteration(Timed[Any]):
         return step.filling
 
 
-def _close_in(process: int, lanes: LaneSource, meter: Meter) -> None:
+def _close_in(process: int, pool: LanePool, meter: Meter) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
         meter.sum_up()
-        lanes.close()
+        pool.close()

@@ -1,32 +1,23 @@
 """Pinning: batches of workers are copied to page-locked memory in a thread, while the trainer is busy with its step.
 
-Enters: the worker pool and the turns of its lanes. Leaves: the pool's items in the same order, batches pinned.
-Guarantee: at most one batch is ahead of the trainer; the position is not moved here, so a state counts what the trainer
-got; an error comes in place of its batch.
-
-Without workers, batches are pinned in the trainer's thread as they are handed out: their hooks must not run
-concurrently with the trainer's own code.
+`PinningPool` is a `LanePool` around one: its items are the pool's, with batches pinned by a thread, at most one of them
+ahead of the trainer. An error comes in place of its batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from bridge_data import samples
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.lane_runner import Ended, OutOfStep
+from bridge_data.loader.lane_pool import LanePool, Pin
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.position import Turns
-
-if TYPE_CHECKING:
-    from bridge_data.loader.workers.worker_pool import WorkerPool
-    from bridge_data.plugins.ray.ray_workers import RayPool
-
-Pin: TypeAlias = Callable[[Any], Any]
-"""Returns a batch in page-locked memory."""
+from bridge_data.order.state import LoaderState
 
 
 def can_pin() -> bool:
@@ -39,11 +30,55 @@ def pinned(batch: Any) -> Any:
     return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)
 
 
-class PinningThread:
+class PinningPool:
+    """The items of `pool`, whose batches a thread pins by `pin`; `pool` belongs to the thread while that runs."""
+
+    def __init__(self, pool: LanePool, pin: Pin) -> None:
+        self._pool, self._pin = pool, pin
+        self._thread: _PinningThread | None = None
+
+    @property
+    def num_restarts(self) -> int:
+        return self._pool.num_restarts
+
+    def processes(self) -> list[int]:
+        return self._pool.processes()
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        return self._thread is not None or self._pool.wait_ready(timeout_s)
+
+    def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
+        self._stop()
+        self._pool.begin(lanes, state)
+        self._thread = _PinningThread(self._pool, Turns(state, lanes), self._pin)
+        self._thread.begin()
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        assert self._thread is not None
+        try:
+            return self._thread.take(lane)
+        except Exception:
+            self._stop()  # it has ended
+            raise
+
+    def interrupt(self) -> None:
+        self._pool.interrupt()
+
+    def close(self) -> None:
+        self._stop()
+        self._pool.close()
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None  # not before: if waiting for its end is interrupted, the next call waits again
+
+
+class _PinningThread:
     """Takes the items of `pool` by the `turns`, and pins them by `pin`, from `begin` on. No one else may use the pool
     until `stop`."""
 
-    def __init__(self, pool: WorkerPool | RayPool, turns: Turns, pin: Pin) -> None:
+    def __init__(self, pool: LanePool, turns: Turns, pin: Pin) -> None:
         self._pool, self._turns, self._pin = pool, turns, pin
         self._changed = threading.Condition()
         self._next: tuple[int, Produced[Any] | Ended | BaseException] | None = None
@@ -75,8 +110,7 @@ class PinningThread:
             self._changed.notify_all()
         if isinstance(item, BaseException):
             raise item
-        if of_lane != lane:
-            raise OutOfStep
+        assert of_lane == lane
         return item
 
     def stop(self) -> None:

@@ -123,7 +123,7 @@ class Reference:
         try:
             yield
         except ConfigError as error:
-            if error.is_placed:
+            if error.has_location:
                 raise
             raise self.error(str(error), key) from None
 

@@ -49,7 +49,7 @@ class Node:
     def error(self, message: str) -> ConfigError:
         """An error at this file and line."""
         error = ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
-        error.is_placed = True
+        error.has_location = True
         return error
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:

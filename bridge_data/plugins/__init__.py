@@ -25,6 +25,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "features": {
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
     },
     "nodes": {

@@ -181,11 +181,11 @@ def _common_types(columns: Sequence[str], shards: Iterable[StoredShard]) -> dict
         for column in columns:
             for kind, key, _ in shard.types[column]:
                 before, seen = found[column]
-                both, place = common_type(before, kind), f"{shard.name}/{key}"
+                both, where = common_type(before, kind), f"{shard.name}/{key}"
                 if both is None:
-                    faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {place}")
+                    faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {where}")
                 else:
-                    found[column] = both, place if both == kind != before else seen
+                    found[column] = both, where if both == kind != before else seen
     if faults:
         raise DatasetError(
             "; ".join(faults.values()) + ". A column has values of one type (integers among numbers count as "
@@ -273,8 +273,8 @@ def _read_shard(
                     continue
                 kind, values[field.column][position] = typed(value)
             except ValueError as error:
-                place = f"{root / name}: sample {segment.key(position)!r}"
-                raise DatasetError(f"{place}: {field.column}: {error}") from None
+                where = f"{root / name}: sample {segment.key(position)!r}"
+                raise DatasetError(f"{where}: {field.column}: {error}") from None
             key, count = types[field.column].get(kind) or (segment.key(position), 0)
             types[field.column][kind] = key, count + 1
     _check_unchanged(root, entry)

@@ -75,7 +75,7 @@ def parse_fields(columns: Sequence[str]) -> list[JsonField]:
         if one == other:
             raise ConfigError(f"column {one!r}: is named twice")
         if one.lower() == other.lower():
-            raise ConfigError(f"columns {one!r} and {other!r} differ in case only, which SQL does not tell apart")
+            raise ConfigError(f"columns {one!r} and {other!r} differ in case only, which SQL does not distinguish")
         if inner.lower().startswith(f"{outer.lower()}."):
             raise ConfigError(f"columns {outer!r} and {inner!r}: the second is a field of the first; name one")
     return fields

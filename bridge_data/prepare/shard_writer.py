@@ -200,8 +200,8 @@ class WritingSession:
         return {} if index is None else index.entries
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Start or resume the share of this rank, and hold it.
+    def locked(self) -> Iterator[None]:
+        """Start or resume the share of this rank, locked against other processes.
 
         Raises:
             ConfigError: if others write the folder with other settings, or it holds other data.
@@ -694,7 +694,7 @@ class ShardWriter:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
             self.session = self._not_begun()
-            stack.enter_context(self.session.held())
+            stack.enter_context(self.session.locked())
             self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self.session.workspace)))
             self._read_stored()
             self._exit = stack.pop_all()
@@ -781,7 +781,7 @@ class ShardWriter:
             stored = self._keys.item(sample.key)
             if item is not None and stored == item:
                 return
-            raise DatasetError(self._told_twice(sample.key, part, stored, item))
+            raise DatasetError(self._duplicate_message(sample.key, part, stored, item))
         try:
             self._add(sample, part, item)
         except BaseException:
@@ -806,7 +806,7 @@ class ShardWriter:
                     f"{', '.join(there)}"
                 )
 
-    def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
+    def _duplicate_message(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
         shard = self._keys.shard(key)
         assert shard is not None
         here = self._open[part].name if part in self._open else self.session.shard_name(part, self._numbers[part])

@@ -133,35 +133,35 @@ def collapse(names: Sequence[str]) -> list[str]:
     """Brace patterns that expand to `names`, in order: runs like `data-{000000..000007}.tar` become one."""
     patterns: list[str] = []
     run: list[list[str]] = []
-    slot = -1
+    varying = -1
     for name in names:
         tokens = _DIGITS.split(name)
         step = _step(run[-1], tokens) if run and not _SPECIAL.search(name) else -1
-        if step < 0 or (len(run) > 1 and step != slot):
-            patterns.extend(_written(run, slot))
-            run, slot = [tokens], -1
+        if step < 0 or (len(run) > 1 and step != varying):
+            patterns.extend(_written(run, varying))
+            run, varying = [tokens], -1
         else:
             run.append(tokens)
-            slot = step
-    return patterns + _written(run, slot)
+            varying = step
+    return patterns + _written(run, varying)
 
 
 def _step(before: list[str], after: list[str]) -> int:
     """The only number in which two names differ, if it grows by one at the same width; else -1."""
     if len(before) != len(after):
         return -1
-    different = [slot for slot, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    different = [varying for varying, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     if len(different) != 1 or different[0] % 2 == 0:
         return -1
     a, b = before[different[0]], after[different[0]]
     return different[0] if len(a) == len(b) and int(b) == int(a) + 1 else -1
 
 
-def _written(run: list[list[str]], slot: int) -> list[str]:
+def _written(run: list[list[str]], varying: int) -> list[str]:
     if not run:
         return []
     if len(run) == 1:
         return [_SPECIAL.sub(r"\\\1", "".join(run[0]))]
     tokens = list(run[0])
-    tokens[slot] = f"{{{run[0][slot]}..{run[-1][slot]}}}"
+    tokens[varying] = f"{{{run[0][varying]}..{run[-1][varying]}}}"
     return ["".join(tokens)]

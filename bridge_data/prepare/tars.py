@@ -534,7 +534,7 @@ def _summed_up(results: ScanResults, shared: SharedKeys | None, note: str | None
         raise DatasetError(f"{results.root}: there are no samples; {'; '.join(notes)}")
     if shared is not None:
         notes.append(
-            f"{shared.told(results.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
+            f"{shared.told(results.names)}: their keys are written as SHARD/KEY. Joins by key and media metadata "
             "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
         )
     if note is not None:

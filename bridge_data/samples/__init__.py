@@ -18,7 +18,14 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True)
 def edataclass(cls: type[T]) -> type[T]:
-    """`@dataclass(slots=True, kw_only=True)`, for samples and batches."""
+    """`@dataclass(slots=True, kw_only=True)`, for samples and batches.
+
+    >>> @edataclass
+    ... class Document(Sample):
+    ...     text: str
+    >>> Document(__key__="shard-0.tar/7", text="a").text
+    'a'
+    """
     return dataclasses.dataclass(slots=True, kw_only=True)(cls)
 
 
@@ -116,6 +123,13 @@ class Sample(_Extensible):
 
     `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, part)`, or for a pack those of its
     members: enough to build the sample again (see `lanes/restoring.py`).
+
+    >>> @edataclass
+    ... class Tokens(Sample):
+    ...     tokens: torch.Tensor
+    >>> text = TextSample(__key__="shard-0.tar/7", text="abc")
+    >>> Tokens.derive_from(text, tokens=torch.tensor([97, 98, 99])).__key__
+    'shard-0.tar/7'
     """
 
     __key__: str
@@ -139,6 +153,16 @@ class Sample(_Extensible):
         Key and subflavors are the first sample's, `__sources__` those of all. Override it to write your own `joiner`:
         it gets the samples by position if `join` is a list in the metadataset, by name if it is a mapping. It must not
         draw random numbers.
+
+        >>> @edataclass
+        ... class Spoken(Sample):
+        ...     text: str
+        ...     language: str
+        >>> @edataclass
+        ... class Language(Sample):
+        ...     language: str
+        >>> Spoken.from_joined(TextSample(__key__="1", text="oui"), Language(__key__="1", language="fr")).language
+        'fr'
 
         Raises:
             TypeError: if samples are given by name, or their fields do not match this class.
@@ -182,6 +206,12 @@ class Batch(_Extensible):
 
         `kwargs` override fields. Provenance is collected from all samples.
 
+        >>> @edataclass
+        ... class TextBatch(Batch):
+        ...     text: list[str]
+        >>> TextBatch.from_samples([TextSample(__key__="1", text="a"), TextSample(__key__="2", text="b")]).text
+        ['a', 'b']
+
         Raises:
             ValueError: if only some of the samples have a field, or its values cannot be collated.
         """
@@ -200,7 +230,11 @@ class Batch(_Extensible):
 
 
 class CrudeSample(dict[str, Any]):
-    """An uncooked sample: `{part name: decoded content}`, with provenance under its dunder keys."""
+    """An uncooked sample: `{part name: decoded content}`, with provenance under its dunder keys.
+
+    >>> CrudeSample({"__key__": "shard-0.tar/7", "txt": "a"})["txt"]
+    'a'
+    """
 
 
 @edataclass

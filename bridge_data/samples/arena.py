@@ -1,12 +1,11 @@
-"""An arena: the memory that the batches of one process are built in.
+"""An arena: a large buffer in which a process builds its batches, so that sending one to another process needs no copy.
 
-Enters: shapes and dtypes of tensors that are collated next. Leaves: tensors that share one large buffer, so that
-stacking images or sending a batch needs no copy. Guarantee: an arena is used only inside `with arena.active()`, and
-there only by the thread and process that entered it; all others allocate as usual. Memory is reused only
-when nothing refers to it any more.
+Reads the shapes and dtypes of tensors that will be collated. Returns tensors that share the buffer. The arena is used
+only inside `with arena.active()`, by the thread and process that entered it; everywhere else tensors are allocated as
+usual. Memory is used again only once nothing refers to it.
 
-Collate functions are called by users' code, with no argument to carry the arena. So the active one is in a context
-variable, which `Arena.active` alone sets; `current_arena` reads it. Everything else is state of the arena object.
+Users call collate functions without an argument for the arena. So the active one is in a context variable, which only
+`Arena.active` sets and `current_arena` reads.
 """
 
 from __future__ import annotations

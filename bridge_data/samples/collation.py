@@ -1,12 +1,11 @@
-"""Collating: many values become one, field by field.
+"""Collation: a list of samples becomes one batch, field by field.
 
-Enters: a list of samples, or of batches. Leaves: one object of the same type: tensors stacked, zero-padded at the end
-of each dimension, everything else in lists. Guarantee: every value is kept, unchanged; values that cannot be combined
-are an error, in any order. Large tensors are built in the current arena (`samples.arena`), if there is one.
+Reads a list of samples, or of batches. Returns one object of the same type: tensors are stacked and zero-padded at the
+end of each dimension, everything else is kept in lists. Every value is kept unchanged. Raises `ValueError` for values
+that cannot be combined, whatever their order. Large tensors are built in the current arena (`samples.arena`).
 
-Provenance is only collected: keys, restore keys and subflavors in lists, sources in one flat tuple.
-
-`with_tensors` makes the numbers of numpy in a finished batch tensors.
+Provenance is never padded or stacked: keys, restore keys and subflavors become lists, sources one flat tuple.
+`with_tensors` turns the numpy arrays and numbers of a finished batch into tensors.
 """
 
 from __future__ import annotations
@@ -96,7 +95,12 @@ def _are_equal(batch: list[torch.Tensor]) -> bool:
 
 
 def batch_stack(batch: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of one shape along a new first dimension; images as in `batch_pad_stack`."""
+    """Stack tensors of one shape along a new first dimension; images as in `batch_pad_stack`.
+
+    >>> batch_stack([torch.tensor([1, 2]), torch.tensor([3, 4])])
+    tensor([[1, 2],
+            [3, 4]])
+    """
     if _are_equal(batch):
         return batch_pad_stack(batch)
     _check_dtypes(batch)
@@ -115,6 +119,10 @@ def batch_pad_stack(batch: list[torch.Tensor]) -> torch.Tensor:
 
     Images (C, H, W) that are views of (H, W, C) become a batch (N, C, H, W) in torch's `channels_last` memory format:
     separating the channels would cost a fourth of the time that decoding takes.
+
+    >>> batch_pad_stack([torch.tensor([1, 2, 3]), torch.tensor([4])])
+    tensor([[1, 2, 3],
+            [4, 0, 0]])
     """
     arena = current_arena()
     stacked = None if arena is None else arena.take_stack(batch)
@@ -148,7 +156,12 @@ def batch_list(batch: list[Any]) -> list[Any]:
 
 
 def concat_pad(batch: list[torch.Tensor]) -> torch.Tensor:
-    """Join tensors along their first dimension, zero-padded at the end of the others."""
+    """Join tensors along their first dimension, zero-padded at the end of the others.
+
+    >>> concat_pad([torch.tensor([[1, 2, 3]]), torch.tensor([[4]])])
+    tensor([[1, 2, 3],
+            [4, 0, 0]])
+    """
     _check_dtypes(batch)
     joined, is_zero = _to_fill(batch[0], (sum(len(value) for value in batch), *_largest(batch, 1)))
     start = 0
@@ -185,6 +198,10 @@ def generic_batch(batch: list[Any]) -> Any:
     """`collate` for samples of any form: it descends into dicts, dataclasses and named tuples, field by field.
 
     A class with `from_samples` (as a `Batch` has) makes its batch itself.
+
+    >>> generic_batch([{"tokens": torch.tensor([1, 2]), "name": "a"}, {"tokens": torch.tensor([3]), "name": "b"}])
+    {'tokens': tensor([[1, 2],
+            [3, 0]]), 'name': ['a', 'b']}
     """
     first = batch[0]
     if hasattr(type(first), "from_samples"):
@@ -200,6 +217,10 @@ def generic_concat(batch: list[Any]) -> Any:
     """One batch out of several of one form: tensors joined along their first dimension, padded in the others.
 
     Other values become a list with an entry for each batch; provenance keeps an entry for each sample.
+
+    >>> generic_concat([{"tokens": torch.tensor([[1, 2]])}, {"tokens": torch.tensor([[3]])}])
+    {'tokens': tensor([[1, 2],
+            [3, 0]])}
     """
     first = batch[0]
     columns = columns_of(batch)

@@ -2,7 +2,8 @@
 
 Reads any two objects. Returns where the first difference is, and what it is: in items, fields and attributes, as deep
 as they go, until values can be compared by `==`; NaN equals NaN. Objects that compare neither by that nor by what
-pickle stores of them cannot be told apart, and count as equal; so do restore keys, which say where a sample came from.
+pickle stores of them count as equal, as they cannot be distinguished; so do restore keys, which say where a sample came
+from.
 """
 
 import contextlib

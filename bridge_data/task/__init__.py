@@ -1,27 +1,19 @@
-"""Task encoders: the user's part of the pipeline. Their hooks, and how one of them is called.
+"""Task encoders, the user's part of the pipeline: their hooks, and how a hook is called.
 
-    task_encoder    `TaskEncoder`: the hooks, in the order in which a sample meets them; `@stateless`
+    task_encoder    `TaskEncoder`: the hooks, in the order in which they are called; `@stateless`; mapping to own types
     hooks           one call of a hook: seeded generators, counted skips, a bounded number of failures
-    hook_names      overridden names that are almost those of a hook
+    hook_names      finds misspelt names of hooks
     generators      the random generators that a hook may use
-    cooking         cookers: typed samples from crude ones
-    field_mapping   samples and batches as the user's own types, by field name
-    crude_examples  what crude samples hold, and what to write so that they become typed; where conversations have turns
+    cooking         cookers, which make typed samples of crude ones
+    crude_examples  what a crude sample holds, and what to write so that it becomes a typed one; for messages
     samples_key     keys of what an encoder makes of samples, for the memo and the cost index
     packers         which sequences share a pack
     grouping        which samples may be in one batch
     augment         a task encoder around another one
-    observer        called around each stage, for profilers
-    stores          auxiliary files of samples: `file_store`, `dataset_store`, and their cache on a disk, `cache_pool`
+    observer        an object that is called around each stage, for profilers
+    stores          auxiliary files of samples: `file_store`, `dataset_store`, and `cache_pool`, which caches them
 
-To change: a default of a hook, and how many failures are tolerated, `task_encoder` (in wrappers, `lanes.wrappers`);
-what a failure does and how it is worded, `hooks`: so, too, a hook of a wrong signature, a `TypeError` like any other;
-which cooker takes a sample, `cooking.choose_cooker` with `Cooker.is_match`; how a cooker is checked, `SourceCook`; the
-order in which hooks are called, `lanes.work.Work` (its constructor, `_decoded`, `pack`, `batch`), which also says when
-one is missing; the form of cached files, `_content` and `CacheFolder` of `stores.cache_pool`, with `_FORMAT`. `HOOKS`
-of `task_encoder` numbers the hooks for their random seeds: append, never insert.
-
-Names are imported on first use: `import bridge_data` needs none of them.
+Names are imported on first use: `import bridge_data` needs none of these modules.
 """
 
 from typing import TYPE_CHECKING

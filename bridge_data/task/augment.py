@@ -25,6 +25,15 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
     In an overridden hook, `super()` calls that of the inner encoder. Decoder, cookers and failure tolerance are those
     of the inner encoder, unless the subclass has its own.
+
+    >>> from bridge_data import DefaultTaskEncoder, TextSample
+    >>> class Lower(AugmentTaskEncoder):
+    ...     @stateless
+    ...     def encode_sample(self, sample):
+    ...         sample.text = sample.text.lower()
+    ...         return super().encode_sample(sample)
+    >>> Lower(DefaultTaskEncoder()).encode_sample(TextSample(__key__="1", text="ABC")).text
+    'abc'
     """
 
     def __init__(self, task_encoder: TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]) -> None:

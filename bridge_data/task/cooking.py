@@ -41,6 +41,12 @@ def cooker(
 
     With `need_primary`, `primary` is a `PrimaryFileStore` of the sample's own data set; with `need_cache`, `cache` is
     the loader's `CachePool`.
+
+    >>> @cooker(need_primary=True)
+    ... def cook_page(sample, primary):
+    ...     return {**basic_sample_keys(sample), "image": primary.get(".jpg", sample)}
+    >>> Cooker(cook_page).need_primary
+    True
     """
     needs = tuple(name for name, needed in ((PRIMARY, need_primary), (CACHE, need_cache)) if needed)
 
@@ -53,7 +59,16 @@ def cooker(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cooker(Generic[T_sample]):
-    """`cook(crude_sample, ...) -> Sample`, for samples whose sub-flavors have all of `has_subflavors` (None: any)."""
+    """`cook(crude_sample, ...) -> Sample`, for samples whose sub-flavors have all of `has_subflavors` (None: any).
+
+    >>> from bridge_data import DefaultTaskEncoder, TextSample
+    >>> def cook_text(sample):
+    ...     return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])
+    >>> class Encoder(DefaultTaskEncoder):
+    ...     cookers = [Cooker(cook_text, has_subflavors={"kind": "text"})]
+    >>> Encoder.cookers[0].is_match({"kind": "text", "language": "en"})
+    True
+    """
 
     cook: Callable[..., T_sample]
     has_subflavors: dict[str, Any] | None = None
@@ -174,7 +189,11 @@ def _key_of(sample: CrudeSample) -> str:
 
 def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[SourceInfo, ...] = ()) -> dict[str, Any]:
     """The provenance of a crude sample, as keyword arguments of the cooked sample; with additional sources that the
-    cooked sample uses."""
+    cooked sample uses.
+
+    >>> basic_sample_keys(CrudeSample({"__key__": "0.tar/7", "__subflavors__": {}, "txt": "a"}))
+    {'__key__': '0.tar/7', '__subflavors__': {}}
+    """
     keys = {name: crude_sample[name] for name in PROVENANCE if name in crude_sample}
     if additional_source_info:
         keys["__sources__"] = (*(crude_sample.get("__sources__") or ()), *additional_source_info)

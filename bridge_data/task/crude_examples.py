@@ -1,7 +1,7 @@
-"""What crude samples hold, in words, and what to write so that they become samples of a class: for messages.
+"""What a crude sample holds, and the code that makes a typed sample of it; for messages.
 
-Enters: the parts of a crude sample. Leaves: the line of a cooker, or for tables a `sample_type` with its `field_map`.
-Guarantee: the parts and columns that are named are there, or stand as `...`.
+Reads the parts of a crude sample. Returns the line of a cooker, or for a table a `sample_type` with its `field_map`.
+The code names only parts and columns that are there; what is missing stands as `...`.
 """
 
 import contextlib

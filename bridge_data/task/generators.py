@@ -1,7 +1,7 @@
-"""The random generators of Python, numpy and torch (on the CPU) that hooks may use: seeded for a hook, and given back
-to the caller as they were.
+"""The random generators of Python, numpy and torch (on the CPU) that hooks may use: seeded for a hook, and restored
+for the caller afterwards.
 
-numpy takes 60 µs each to tell its state and to set it: together a quarter of the time that a batch of 32 short texts
+numpy takes 60 µs each to return its state and to set it: together a quarter of the time that a batch of 32 short texts
 takes. So the words of its state are copied as memory, which takes 1 µs.
 """
 
@@ -38,12 +38,12 @@ class Generators:
 
 
 class _Snapshot(NamedTuple):
-    """The state of numpy's generator: its words, and the normal number that waits if one of a pair was drawn; or the
-    state as numpy tells it, of another kind of generator."""
+    """The state of numpy's generator: its words, and the second normal number of a pair if only the first was drawn; or
+    what numpy returns as the state of another kind of generator."""
 
     words: bytes
     normal: float | None = None
-    told: Any = None
+    other: Any = None
 
 
 class _NumpyGenerator:
@@ -59,7 +59,7 @@ class _NumpyGenerator:
         if not self._address:
             return _Snapshot(b"", None, np.random.get_state(legacy=False))
         words = self._words()
-        normal = np.random.standard_normal()  # draws words, unless it was waiting
+        normal = np.random.standard_normal()  # draws words, unless the second of a pair is there
         found = _Snapshot(words, normal if self._words() == words else None)
         self.restore(found)
         return found
@@ -67,14 +67,14 @@ class _NumpyGenerator:
     def restore(self, snapshot: _Snapshot) -> None:
         """Set the state that `snapshot` returned."""
         self._find()
-        if snapshot.told is not None:
-            np.random.set_state(snapshot.told)
+        if snapshot.other is not None:
+            np.random.set_state(snapshot.other)
         elif snapshot.normal is not None or not self._address:
             *key, taken = np.frombuffer(snapshot.words, dtype=np.uint32).tolist()
             waits = snapshot.normal is not None
             np.random.set_state(("MT19937", key, taken, int(waits), snapshot.normal or 0.0))
         else:
-            np.random.seed(0)  # drops a normal number that is waiting
+            np.random.seed(0)  # drops the second normal number of a pair
             with self._generator.lock:
                 ctypes.memmove(self._address, snapshot.words, _STATE_BYTES)
 
@@ -88,9 +88,9 @@ class _NumpyGenerator:
             return
         self._generator, self._address = generator, 0
         if type(generator) is np.random.MT19937:
-            address, told = generator.ctypes.state_address, generator.state["state"]
+            address, known = generator.ctypes.state_address, generator.state["state"]
             words = np.frombuffer(ctypes.string_at(address, _STATE_BYTES), dtype=np.uint32).tolist()
-            if words == [*told["key"].tolist(), told["pos"]]:
+            if words == [*known["key"].tolist(), known["pos"]]:
                 self._address = address
 
 

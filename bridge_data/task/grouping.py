@@ -25,6 +25,12 @@ class group_by:
 
     `batch_sizes` maps the key of a group (with several keys, their tuple) to its batch size; other groups have the
     default one.
+
+    >>> from bridge_data import DefaultTaskEncoder, TextSample
+    >>> class ByTask(DefaultTaskEncoder):
+    ...     batch_group_criterion = group_by(subflavor("task"), batch_sizes={"caption": 8})
+    >>> ByTask().batch_group_criterion(TextSample(__key__="1", text="a", __subflavors__={"task": "caption"}))
+    ('caption', 8)
     """
 
     def __init__(self, *keys: Key, batch_sizes: Mapping[Any, int] | None = None) -> None:
@@ -51,7 +57,12 @@ stateless(group_by)
 
 
 def source_of(sample: Any) -> Hashable:
-    """The data set of a sample, or of the first sample of a pack."""
+    """The data set of a sample, or of the first sample of a pack.
+
+    >>> from bridge_data import TextSample
+    >>> source_of(TextSample(__key__="1", text="a", __restore_key__=("0123abcd", 0, 7, 0)))
+    '0123abcd'
+    """
     key = provenance_of(sample, "__restore_key__")
     if key and isinstance(key[1], tuple):  # of a pack: ("pack", key of a member, ...)
         key = key[1]
@@ -73,12 +84,22 @@ def subflavor(name: str) -> Key:
 
 
 def type_of(sample: Any) -> Hashable:
-    """The name of a sample's class."""
+    """The name of a sample's class.
+
+    >>> from bridge_data import TextSample
+    >>> type_of(TextSample(__key__="1", text="a"))
+    'TextSample'
+    """
     return type(sample).__qualname__
 
 
 def shape_of(field: str) -> Key:
-    """The shape of a tensor or array in a sample's field."""
+    """The shape of a tensor or array in a sample's field.
+
+    >>> import torch
+    >>> shape_of("image")({"image": torch.zeros(3, 8, 6)})
+    (3, 8, 6)
+    """
 
     def shape(sample: Any) -> Hashable:
         value = sample[field] if isinstance(sample, dict) else getattr(sample, field)
@@ -89,6 +110,11 @@ def shape_of(field: str) -> Key:
 
 def homogeneous_concat_mix(samples: list[Any]) -> Any:
     """Concatenate several batches of one type, by `generic_concat`.
+
+    >>> import torch
+    >>> homogeneous_concat_mix([{"tokens": torch.tensor([[1, 2]])}, {"tokens": torch.tensor([[3, 4]])}])
+    {'tokens': tensor([[1, 2],
+            [3, 4]])}
 
     Raises:
         ConfigError: if they are of several types.

@@ -1,5 +1,8 @@
-"""The names of a task encoder's hooks and settings: a hook that nothing calls, since its name is misspelt, is an error,
-and not a run without it."""
+"""Finds misspelt names of hooks and settings in a task encoder: such a hook would never be called.
+
+Reads the attributes of an encoder's classes, and the names that their code uses. Raises `ConfigError` for a name that
+nearly is a hook's or a setting's, and for a method with `@stateless` that nothing calls.
+"""
 
 import difflib
 import functools

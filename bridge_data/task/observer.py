@@ -1,18 +1,17 @@
 """An observer is called around each stage of making batches; a profiler is one.
 
-Enters: an observer. Leaves: calls to it around batches, hooks, reads and decoding, nested like the work. Guarantee:
-batches are the same with and without it; without an observer, nothing is wrapped.
+Reads an `Observer`, and calls it around batches, hooks, reads and decoding, nested like the work. Batches are the same
+with and without it. Without an observer nothing is wrapped, so it costs nothing.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from bridge_data.later import torch
 
 if TYPE_CHECKING:
-    from bridge_data.data import RawSample
-    from bridge_data.decode import Loader
+    pass
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,15 +65,6 @@ class StageTracer:
         """The batch, unchanged."""
         return batch
 
-    def reading(self, read: Callable[P, T]) -> Callable[P, T]:
-        """`read`, inside the stage `read`."""
-
-        def observed_read(*args: P.args, **kwargs: P.kwargs) -> T:
-            with _inside(self, "read"):
-                return read(*args, **kwargs)
-
-        return observed_read
-
 
 _TRACED = {
     "read": "read",
@@ -100,31 +90,3 @@ def _inside(observer: Observer, stage: str) -> Iterator[None]:
         yield
     finally:
         observer.end()
-
-
-def observed_iterator(items: Iterator[T], observer: Observer, stage: str, source_key: int) -> Iterator[T]:
-    """The same items, each made inside `stage`."""
-    while True:
-        observer.begin(stage, source_key)
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        finally:
-            observer.end()
-        yield item
-
-
-def observe_reads(loader: "Loader", observer: Observer, source_key: int) -> None:
-    """From now on, have each read of a sample by `loader` inside the stage `read`; that of the first of a block takes
-    the time of the block."""
-    read = loader.read
-
-    def observed_read(index: int) -> "RawSample":
-        observer.begin("read", source_key)
-        try:
-            return read(index)
-        finally:
-            observer.end()
-
-    loader.read = observed_read  # type: ignore[method-assign]

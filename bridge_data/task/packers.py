@@ -1,8 +1,8 @@
-"""Packers: which sequences share a pack; and `Packing`, a `select_samples_to_pack` by one of them.
+"""Packers, which choose the sequences that share a pack; and `Packing`, a `select_samples_to_pack` that uses one.
 
-Enters: lengths, and the capacity of a pack. Leaves: groups of positions in the list of lengths. Guarantees: every
-position is in one group; no group is longer than the capacity; equal lengths give equal groups. All take O(n log n)
-steps, `lpt_balanced` log n times as many.
+Reads the lengths of sequences, and the capacity of a pack. Returns groups of indices into the list of lengths. Each
+index is in exactly one group, no group is longer than the capacity, and equal lengths give equal groups. All packers
+take O(n log n) steps, except `lpt_balanced`, which takes log n times as many.
 """
 
 import dataclasses
@@ -27,6 +27,9 @@ def greedy(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Next fit: a pack is closed when the next sequence does not fit.
 
     One pass, which keeps the order; at most twice the minimum number of packs.
+
+    >>> greedy([3, 5, 4, 2], capacity=8)
+    [[0, 1], [2, 3]]
     """
     _check(lengths, capacity)
     groups: list[list[int]] = []
@@ -42,6 +45,9 @@ def greedy(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """The longest first, each into the first pack where it fits; at most 11/9 of the minimum of packs, plus one.
+
+    >>> first_fit_decreasing([3, 5, 4, 2], capacity=8)
+    [[1, 0], [2, 3]]
 
     Source: D. S. Johnson, Near-optimal bin packing algorithms (1973).
     """
@@ -60,6 +66,9 @@ def lpt(lengths: Sequence[int], num_groups: int) -> list[list[int]]:
     """`num_groups` groups of nearly equal sums: the longest first, each into the group with the smallest sum so far.
 
     The largest sum is at most 4/3 of the optimum. With fewer sequences than groups, some are empty.
+
+    >>> lpt([3, 5, 4, 2], num_groups=2)
+    [[1, 3], [2, 0]]
 
     Source: R. L. Graham, Bounds on multiprocessing timing anomalies (1969).
     """
@@ -141,10 +150,13 @@ def packing_efficiency(lengths: Sequence[int], groups: Sequence[Sequence[int]], 
     """The filled share of the packs' capacity, in 0..1; 1 without packs.
 
     A pack longer than `capacity`, of one sequence that is too long, counts as full.
+
+    >>> packing_efficiency([3, 5, 4, 2], [[1, 0], [2, 3]], capacity=8)
+    0.875
     """
     sums = [sum(lengths[position] for position in group) for group in groups]
-    held = sum(max(total, capacity) for total in sums)
-    return sum(sums) / held if held else 1.0
+    capacities = sum(max(total, capacity) for total in sums)
+    return sum(sums) / capacities if capacities else 1.0
 
 
 def _fit_decreasing(
@@ -214,6 +226,10 @@ class Packing:
     packer. `remeasured` says what happens in a planned pack that is too long, as samples are longer now than when
     they were measured: the samples for which there is no room are dropped ("drop"; counted as `left_out`),
     truncated, or stop the run ("error"), as do samples of which hooks make other parts than were measured.
+
+    >>> packing = Packing(length=len, capacity=8, overlong="drop", carry_over=False)
+    >>> packing(["aaa", "bbbbb", "cccc", "dd"])
+    [['bbbbb', 'aaa'], ['cccc', 'dd']]
 
     Raises:
         ConfigError: if a setting is wrong.

@@ -18,12 +18,10 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.plan import Source
-from bridge_data.plugins.memo.samples_key import costs_key, count_tokens
 from bridge_data.running_hook import current_batch_index, current_cache, current_sample_index
-from bridge_data.samples import CrudeSample
-from bridge_data.samples.collation import generic_batch
+from bridge_data.samples import CrudeSample, required_fields
+from bridge_data.samples.collation import collected, columns_of, generic_batch
 from bridge_data.task.cooking import Cooker, cook
-from bridge_data.task.field_mapping import as_type, batch_as
 from bridge_data.task.stores import CachePool, FileStore
 
 P = ParamSpec("P")
@@ -75,6 +73,11 @@ def stateless(
     `failure_tolerance` is how many failures of this hook in a row are tolerated; one more stops the run (0, as in
     Energon, or `math.inf`: no limit; None: the encoder's `__default_failure_tolerance__`). For the first failure to
     stop the run, `WorkerConfig(global_error_handler=reraise_exception)`.
+
+    >>> class Encoder(DefaultTaskEncoder):
+    ...     @stateless(failure_tolerance=10)
+    ...     def encode_sample(self, sample):
+    ...         return {"length": len(sample.text)}
 
     Raises:
         ConfigError: for a negative tolerance.
@@ -159,6 +162,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     `costs_version` names what its hooks and `costs` count, for measured costs: change it when they count otherwise;
     `splits_samples` says that hooks make several samples of some, if they are neither generators nor annotated so;
     `__default_failure_tolerance__` is how many failures in a row of each hook are tolerated (see `stateless`).
+
+    >>> from bridge_data import SkipSample
+    >>> class Encoder(DefaultTaskEncoder):
+    ...     @stateless
+    ...     def encode_sample(self, sample):
+    ...         if not sample.text:
+    ...             raise SkipSample("it is empty")
+    ...         return {"tokens": torch.tensor(list(sample.text.encode()))}
 
     Raises:
         ConfigError: when a class is defined that overrides a method that only Energon calls.
@@ -298,11 +309,15 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         Raises:
             ConfigError: if it has no tokens; override this method then.
         """
+        from bridge_data.task.samples_key import count_tokens  # here: few runs know costs
+
         return {"tokens": count_tokens(sample, getattr(self.select_samples_to_pack, "length", None))}
 
     def costs_key(self, source: Source | None = None) -> str:
         """16 hex digits by which measured costs (of `source`) are found: of settings and of `costs_version`, not of
         code; see `samples_key`."""
+        from bridge_data.task.samples_key import costs_key  # here: few runs know costs
+
         return costs_key(self, source)
 
     def empty_batch(self, batch: T_batch) -> T_batch:
@@ -331,6 +346,10 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     """A task encoder that can map samples and batches by field name to your own types.
 
     A type may be a dataclass, a named tuple or `dict`, with the fields of the sample or batch.
+
+    >>> from bridge_data import TextSample
+    >>> DefaultTaskEncoder(encoded_sample_type=dict).encode_sample(TextSample(__key__="1", text="a"))["text"]
+    'a'
     """
 
     _encoded_sample_type: type | None = None
@@ -382,3 +401,63 @@ def with_decoding(
     changed = copy.copy(encoder)
     changed.decoder = None if auto_decode is False else SampleDecoder(**asked)
     return changed
+
+
+def as_type(value: Any, target: type | None) -> Any:
+    """`value` as an object of `target`, field by field; unchanged if it is one, or `target` is None."""
+    if target is None or isinstance(value, target):
+        return value
+    columns = columns_of([value])
+    if columns is None:
+        raise ConfigError(f"cannot turn a {type(value).__name__} into {target.__name__}: it has no named fields")
+    return _made(target, {name: column[0] for name, column in columns.items()}, type(value))
+
+
+def batch_as(
+    samples: Sequence[Any],
+    target: type,
+    actions: Mapping[str, Callable[[list[Any]], Any]],
+    default_action: Callable[[list[Any]], Any] = generic_batch,
+) -> Any:
+    """Collate the samples to one object of `target`, field by field: by the field's action, or the default one.
+
+    A dataclass with `from_samples` (such as a `Batch`) makes its batch itself.
+    """
+    if dataclasses.is_dataclass(target) and hasattr(target, "from_samples"):
+        return target.from_samples(samples)
+    columns = columns_of(samples)
+    if columns is None:
+        raise ConfigError(f"cannot batch {type(samples[0]).__name__} by field: it has no named fields; override batch")
+    fields = {
+        name: actions[name](column) if name in actions else collected(name, column, default_action)
+        for name, column in columns.items()
+    }
+    return _made(target, fields, type(samples[0]))
+
+
+def _made(target: type, fields: dict[str, Any], origin: type) -> Any:
+    if issubclass(target, dict):
+        return fields if target is dict else target(fields)
+    known, needed = _fields_of(target)
+    extra, missing = [name for name in fields if name not in known], [name for name in needed if name not in fields]
+    if extra or missing:
+        raise ConfigError(
+            f"cannot turn the fields of {origin.__name__} into {target.__name__}: "
+            + "; ".join(
+                f"{target.__name__} {what} {', '.join(names)}"
+                for what, names in (("has no", extra), ("also needs", missing))
+                if names
+            )
+            + ". Give both the same fields, or override the hook"
+        )
+    return target(**fields)
+
+
+def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
+    """The names of a type's fields, and of the required ones."""
+    if dataclasses.is_dataclass(target):
+        return [field.name for field in dataclasses.fields(target) if field.init], required_fields(target)
+    if issubclass(target, tuple) and hasattr(target, "_fields"):
+        defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
+        return target._fields, [name for name in target._fields if name not in defaults]
+    raise ConfigError(f"fields cannot be mapped to {target.__name__}: use a dataclass, NamedTuple or dict")

@@ -539,7 +539,7 @@ def _workers(profile: Profile) -> Iterator[str]:
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
-_TELL_EVERY_S = 0.5  # so that a progress bar does not slow the measured run
+_REPORT_EVERY_S = 0.5  # so that a progress bar does not slow the measured run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -648,7 +648,7 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
         _warm_up(batches, config)
         window = _take(loader, batches, config, note, on_progress)
     passed_s = sum(tally.wall_ns for tally in work.values()) / 1e9
-    idle_s = _settle(work, window) if config.options.worker.num_workers else _settle_in_process(work, window)
+    idle_s = _charge_transfers(work, window) if config.options.worker.num_workers else _charge_in_process(work, window)
     return Profile(
         work=work,
         idle_s=idle_s,
@@ -677,7 +677,7 @@ def _mean_bytes(samples: Sequence[RawSample]) -> float:
     return sum(len(bytes_of(content)) for member in members for content in member.parts.values()) / len(samples)
 
 
-def _settle(work: dict[Key, Tally], window: _Window) -> float:
+def _charge_transfers(work: dict[Key, Tally], window: _Window) -> float:
     """Add the time of transfers to `work`; return the seconds in which workers waited for the trainer."""
     # Between two batches a worker computes only to send the first, and then waits until it may make the next one.
     between = work.pop(BETWEEN)
@@ -686,7 +686,7 @@ def _settle(work: dict[Key, Tally], window: _Window) -> float:
     return max(0.0, (between.wall_ns - between.cpu_ns) / 1e9)
 
 
-def _settle_in_process(work: dict[Key, Tally], window: _Window) -> float:
+def _charge_in_process(work: dict[Key, Tally], window: _Window) -> float:
     """The same if the trainer makes the batches: all other time in a request for a batch is the loader's."""
     work.pop(BETWEEN)
     lanes_s = sum(tally.wall_ns for tally in work.values()) / 1e9
@@ -717,7 +717,7 @@ def _take(
     """Take batches for as long as `config` says, and pass each to `note`."""
     window = _Window()
     draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
-    start = now = told = time.perf_counter()
+    start = now = reported = time.perf_counter()
     while now - start < config.seconds if config.num_batches is None else window.num_batches < config.num_batches:
         cpu = time.thread_time()
         batch = next(batches)
@@ -732,8 +732,8 @@ def _take(
             time.sleep(config.step_s)
             window.step_s += time.perf_counter() - step_start
         now = time.perf_counter()
-        if now - told > _TELL_EVERY_S:
-            told = now
+        if now - reported > _REPORT_EVERY_S:
+            reported = now
             if config.num_batches is None:
                 on_progress(int(now - start), math.ceil(config.seconds))
             else:

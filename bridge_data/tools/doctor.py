@@ -154,13 +154,13 @@ def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[F
             change=f"run `{raised}` before the job"
             + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
         )
-    held_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
-    if held_bytes > environment.memory_bytes / 2:
+    open_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
+    if open_bytes > environment.memory_bytes / 2:
         share = environment.memory_bytes // (4 * run.ranks_per_node * max(1, run.num_workers)) >> 20
         yield Finding(
             code="little-memory",
             level=Level.NOTE,
-            what=f"workers may hold {held_bytes / 1e9:.1f} GB of samples that were read ahead, of "
+            what=f"workers may hold {open_bytes / 1e9:.1f} GB of samples that were read ahead, of "
             f"{environment.memory_bytes / 1e9:.1f} GB of memory",
             change=f"set WorkerConfig(max_open_bytes={max(1, share)} << 20)",
         )

@@ -479,13 +479,13 @@ _NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repea
 def _once(opened: Sequence[Fault], metadata: Sequence[Fault]) -> Iterator[Fault]:
     """Faults found on opening, each cause once, except those that metadata faults describe more precisely."""
     damaged = [absolute(str(Path(fault.dataset, META_FOLDER))) for fault in metadata if fault.code in _NOT_OPENED]
-    told: set[str] = set()
+    reported: set[str] = set()
     for fault in opened:
         cause = fault.cause.removeprefix(f"{fault.dataset}: ")
         if fault.code == "config" and any(folder in fault.cause for folder in damaged):
             continue
-        if cause not in told:
-            told.add(cause)
+        if cause not in reported:
+            reported.add(cause)
             yield fault
 
 

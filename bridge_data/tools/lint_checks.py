@@ -53,11 +53,11 @@ from bridge_data.data.sample_keys import fix_repeated_keys, keys_of
 from bridge_data.data.shard_table import encode_offsets
 from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
 from bridge_data.data.tar_scan import MAX_ZERO_BYTES, has_surrogates
-from bridge_data.decode import SampleDecoder, notices
+from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
-from bridge_data.decode.image import damage_of, num_frames
+from bridge_data.decode.image import IMAGE_WARNINGS, damage_of, num_frames
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
@@ -500,7 +500,7 @@ class ImageNotes:
         """The code and the cause of what was counted; `content` is the image, if it was one."""
         damaged, first = (now - then for now, then in zip(self._counted(), self._before, strict=True))
         if damaged or first:
-            notices.PENDING.clear()  # the report tells it
+            IMAGE_WARNINGS.clear()  # the report has it
         if damaged:
             yield "damaged-image", (damage_of(content) if content else None) or f"of {damaged} images"
         if first:

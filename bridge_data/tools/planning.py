@@ -84,8 +84,8 @@ class RunLength:
             raise ConfigError(f"{self}: expected one of steps, tokens and epochs, and a source with epochs alone")
 
     def __str__(self) -> str:
-        told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return f"a run of {', '.join(f'{name}={value!r}' for name, value in told.items() if value is not None)}"
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return f"a run of {', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)}"
 
 
 class Totals(NamedTuple):

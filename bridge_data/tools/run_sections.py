@@ -23,11 +23,12 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Key
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Unit
-from bridge_data.lanes.work import Key, Work
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
@@ -121,10 +122,10 @@ class LanesFrom:
                 self.num_replayed += 1
 
             def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
-                work = _NotedWork(self._dataset.work())
+                work = _NotedWork(self._dataset.work(watch=count))
                 work.work.forgotten = forgotten
                 state = dataclasses.replace(self._state, lanes={lane: lane_state})
-                return self._dataset.lane(lane, state, count, work.work), work
+                return self._dataset.lane(lane, state, work=work.work), work
 
             self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
         return self._lanes[lane]
@@ -133,7 +134,7 @@ class LanesFrom:
 class _NotedWork:
     """`work` that also records the units of its last batches."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Assembly) -> None:
         self.work = work
         self.batches: list[Any] = []
         self.units: list[Unit] = []

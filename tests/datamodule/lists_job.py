@@ -75,7 +75,7 @@ def run(ranks: Ranks) -> dict[str, Any]:
     seen["first"] = draw(loader, 1)
     ranks.forget(MEANWHILE)
     ranks.see()
-    for process in loader.dataloader._lanes.pool.processes():
+    for process in loader.dataloader._pool.processes():
         os.kill(process, signal.SIGKILL)  # what comes in their place goes by what the run has found
     seen["before"] = draw(loader, DRAWN)
     seen["restarts"] = loader.metrics().worker_restarts

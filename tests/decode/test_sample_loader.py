@@ -18,7 +18,7 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.decode import SampleDecoder, SampleLoader, notices, open_loader
+from bridge_data.decode import SampleDecoder, SampleLoader, image, open_loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
 from bridge_data.plugins.joins.joined_loader import JoinedLoader
@@ -251,7 +251,7 @@ def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
 def test_damaged_pictures_and_first_frames_are_counted_and_told_once(
     fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(image, "_warned", set())
     bad = half_overwritten(encoded(picture((200, 160)), "JPEG"))
     pictures = [bad, frames_of("GIF", "red", "lime"), bad, jpeg(1), frames_of("MPO", "red", "lime", "blue")]
     text = {"json": b'"a"' if fields == WHOLE_PARTS else b'{"caption": "a"}'}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from bridge_data.lanes.maker import MakerWrapper
 from bridge_data.lanes.produced import Produced
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import packed_references
@@ -42,9 +42,6 @@ def expected(lane: int, number: int, size: int) -> StreamBatch:
 
 class Stream:
     """One lane; `length` None: without end."""
-
-    work = types.SimpleNamespace(is_observed=False, take_loading=lambda: (0, 0))
-    """It takes no time: nobody helps."""
 
     def __init__(self, dataset: Streams, lane: int, state: dict[str, Any], watch: Any) -> None:
         self._dataset, self._lane, self._watch = dataset, lane, watch
@@ -119,7 +116,8 @@ class Streams:
             return self.new_state(state.num_lanes)
         return state.of_rank(self.worker_config.rank, self.worker_config.world_size)
 
-    def lane(self, lane: int, state: LoaderState, watch: Any = None) -> Stream:
+    def lane(self, lane: int, state: LoaderState, watch: Any = None, wrappers: Sequence[MakerWrapper] = ()) -> Stream:
+        """Its samples take no time: nobody helps."""
         return Stream(self, lane, state.lanes[lane], watch)
 
 

@@ -3,7 +3,9 @@ import gc
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import sys
+import types
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import bridge_data
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
 from bridge_data.loader.workers.worker_pool import WorkerPool
@@ -19,6 +22,7 @@ from tests.loader.conftest import in_turn
 from tests.loader.streams import Streams, config, names, state_after
 from tests.waiting import open_files, until
 
+LOADER = Path(bridge_data.__file__).parent / "loader"
 LENGTHS = [3, 0, 5, 1, 4, 2]
 FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]
 
@@ -43,7 +47,7 @@ def two_workers() -> Iterator[SavableDataLoader]:
 def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
     reference = here()
     assert some(loader, 100) == some(reference, 100) == in_turn(100)
-    assert isinstance(loader._lanes.current, WorkerPool)
+    assert isinstance(loader._pool, WorkerPool)
     assert loader.skipped == reference.skipped == {"encode_sample": 30}
 
 
@@ -57,7 +61,7 @@ def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> 
         assert some(loader, 3) == in_turn(3, num_lanes=1)
         assert loader.wait_for_workers()
         assert some(loader, 30) == in_turn(30, num_lanes=1, start=3)
-        assert isinstance(loader._lanes.current, WorkerPool) and len(loader._lanes.current._links) == 1
+        assert isinstance(loader._pool, WorkerPool) and len(loader._pool._links) == 1
 
 
 @pytest.mark.processes
@@ -187,7 +191,7 @@ def test_a_message_lost_to_an_interrupt_is_made_good(loader: SavableDataLoader) 
     assert some(loader, 5) == in_turn(5)
     stolen = [
         link._channel.receive()
-        for link in loader._lanes.current._links  # type: ignore[union-attr]
+        for link in loader._pool._links
         if len(link._queue) < 2  # else it has no credit, and sends nothing
     ]
     assert stolen
@@ -195,24 +199,48 @@ def test_a_message_lost_to_an_interrupt_is_made_good(loader: SavableDataLoader) 
 
 
 class Interrupting:
-    """A source whose work is interrupted when it is done."""
+    """Raises KeyboardInterrupt, as Ctrl-C does, before line number `line` that this thread runs of the loader."""
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
+    def __init__(self, line: int) -> None:
+        self.left = line
 
-    def take(self, lane: int) -> Any:
-        self._source.take(lane)
-        raise KeyboardInterrupt
+    def __call__(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(str(LOADER)):
+            return None
+        self.left -= event == "line"
+        if not self.left:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self
 
 
-def test_an_interrupted_step_is_done_again(loader: SavableDataLoader, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert some(loader, 5) == in_turn(5)
-    with monkeypatch.context() as patch:
-        source = loader._lanes.current
-        patch.setattr(loader._lanes, "_at", lambda position: Interrupting(source))
-        with pytest.raises(KeyboardInterrupt):
-            next(iter(loader))
-    assert some(loader, 40) == in_turn(40, start=5)
+def interrupted_at_every_line(loader: SavableDataLoader, lines: Iterable[int]) -> int:
+    """Interrupt the taking of batches once at each of these lines; how often that was."""
+    num_interrupts, before = 0, sys.gettrace()
+    for line in lines:
+        num_taken = loader.snapshot().next_slot
+        sys.settrace(Interrupting(line))
+        try:
+            found = some(loader, 2)
+        except KeyboardInterrupt:
+            num_interrupts += 1
+            found = in_turn(loader.snapshot().next_slot - num_taken, start=num_taken)
+        finally:
+            sys.settrace(before)
+        assert found == in_turn(2, start=num_taken)[: len(found)]
+        # What the state says comes next does, and nothing else has moved.
+        assert some(loader, 3) == in_turn(3, start=num_taken + len(found))
+    return num_interrupts
+
+
+def test_an_interrupt_at_any_line_loses_nothing_and_nothing_comes_twice() -> None:
+    assert interrupted_at_every_line(here(), range(1, 150)) > 100
+
+
+@pytest.mark.processes
+def test_nor_does_one_while_workers_are_asked(loader: SavableDataLoader) -> None:
+    some(loader, 1)
+    assert interrupted_at_every_line(loader, range(1, 250)) > 50
 
 
 @pytest.mark.processes
@@ -250,7 +278,7 @@ def kinds_of_open_files(pid: int) -> collections.Counter[str]:
 
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
-    server = loader._lanes.pool._launcher.server.process.pid  # type: ignore[union-attr]
+    server = loader._pool._launcher.server.process.pid
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) >= 3, "those of other loaders among them"
     for worker in workers:  # which work ahead meanwhile

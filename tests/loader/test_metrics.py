@@ -140,7 +140,7 @@ def test_counts_are_the_same_through_a_worker_that_is_killed(path: Path) -> None
         loader.wait_for_workers()
         iterator = iter(loader)
         batches = [next(iterator) for _ in range(10)]
-        pool = loader._lanes.pool
+        pool = loader._pool
         assert pool is not None
         os.kill(pool.processes()[0], 9)
         batches += [next(iterator) for _ in range(30)]

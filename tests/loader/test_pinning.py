@@ -1,4 +1,6 @@
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -70,15 +72,19 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
     return names(itertools.islice(loader, num))
 
 
+def is_ahead(loader: SavableDataLoader) -> bool:
+    """Whether the thread has a batch for the trainer."""
+    return loader._pool._thread._next is not None  # type: ignore[attr-defined]
+
+
 def test_the_stream_and_its_states_are_those_without_pinning(loader: SavableDataLoader, pin: Pin) -> None:
     assert some(loader, 30) == in_turn(30)
     assert set(pin.threads) == {PINNING}
-    until(lambda: loader._lanes.pinning_thread._next is not None)  # type: ignore[union-attr]
+    until(lambda: is_ahead(loader))
     assert len(pin.threads) == 31, "one is ahead, and no more"
     plain = get_loader(Streams(config(0)))
     for step in range(5):
-        thread = loader._lanes.pinning_thread
-        until(lambda thread=thread: thread._next is not None)  # one is ahead, and does not count
+        until(lambda: is_ahead(loader))  # which does not count
         state = loader.save_state_rank()
         plain.restore_state_rank(state)
         assert some(plain, 8) == in_turn(8, start=30 + step)
@@ -114,11 +120,10 @@ def test_a_hanging_worker_does_not_delay_a_restore(loader: SavableDataLoader) ->
     assert hanging.read_text() == "now"
     begin = time.monotonic()
     loader.restore_state_rank(loader.dataset.new_state().to_dict())
-    loader._lanes._stop_pinning()
+    loader._pool.begin([], loader.snapshot())
     assert time.monotonic() - begin < 5
     hanging.unlink()
-    link = loader._lanes.pool._links[0]  # type: ignore[union-attr]
-    loader._lanes.pool._launcher.kill_worker(link.uid)  # type: ignore[union-attr]
+    os.kill(loader._pool.processes()[0], signal.SIGKILL)
     assert some(loader, 30) == in_turn(30)
 
 
@@ -148,9 +153,8 @@ def test_batches_are_in_page_locked_memory_before_they_are_asked_for(tmp_path: P
         for batch in itertools.islice(loader, 30):
             assert batch.tokens.is_pinned() and batch.lengths is not None
             kept.append(batch)
-            thread = loader._lanes.pinning_thread
-            until(lambda thread=thread: thread._next is not None)
-            (_, ahead) = thread._next  # type: ignore[misc]
+            until(lambda: is_ahead(loader))
+            (_, ahead) = loader._pool._thread._next  # type: ignore[attr-defined]
             assert isinstance(ahead, Produced) and ahead.batch.tokens.is_pinned()
         assert names(kept) == in_turn(30)
 

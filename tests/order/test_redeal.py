@@ -1,19 +1,16 @@
-import collections
 import json
-import math
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, merge_states
 from bridge_data.order.cursor import Entry, entry_size
 from bridge_data.order.redeal import deal, deal_blocks
 from tests.lanes.test_lane import EarlyEnd
-from tests.prepared import train_dataset, write_blend, write_pair, write_texts
+from tests.prepared import train_dataset, write_pair
 from tests.properties.jobs import Encoder, Job
 
 ENTRIES = st.lists(
@@ -110,48 +107,6 @@ def test_a_batch_that_is_out_in_part_is_handed_on_whole(data: Path) -> None:
     for text, part in before:
         assert part == 0
         assert [rest for other_text, rest in batches if other_text == text] == [1, 2]
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("odd")
-    for name, size in ODD.items():
-        write_texts(folder / name, size)
-    return folder
-
-
-ODD = {"a": 51, "b": 23}
-HUNDREDTHS = st.integers(1, 320) | st.sampled_from([50, 150, 250])
-
-
-@pytest.mark.processes
-@settings(max_examples=40, deadline=None)
-@given(
-    repetitions=st.tuples(HUNDREDTHS, HUNDREDTHS),
-    deals=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 30)), min_size=1, max_size=4),
-)
-def test_fractions_of_epochs_end_with_the_same_sample_after_any_re_deals(
-    odd: Path, repetitions: tuple[int, int], deals: list[tuple[int, int]]
-) -> None:
-    times = dict(zip(ODD, repetitions, strict=True))
-    blend = write_blend(odd / "blend.yaml", {name: n / 100 for name, n in times.items()}, epochized=True)
-    emitted: collections.Counter[tuple[str, int, int, int]] = collections.Counter()
-    saved: Any = None
-    expected = [math.floor(Fraction(times[name] * size, 100) + Fraction(1, 2)) for name, size in ODD.items()]
-    for world_size, steps in [*deals, (2, 1_000)]:
-        if sum(emitted.values()) == sum(expected):
-            break  # a state of the end begins the next pass
-        job = Job(ranks(blend, world_size, world_size, repeat=False), saved)
-        for _ in range(steps):
-            batches = job.step()
-            emitted.update(key for batch in batches if batch is not None for unit in batch for key in unit)
-            if batches == [None] * world_size:
-                break
-        saved = merge_states(job.save())
-    assert max(emitted.values()) == 1
-    counted = collections.Counter(key[0] for key in emitted)
-    names = job.datasets[0].source_names
-    assert [counted[name] for name in names] == expected
 
 
 def test_more_parts_may_wait_than_samples_were_drawn(data: Path) -> None:

@@ -19,8 +19,9 @@ from bridge_data.order import Cursor
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger import LedgerSums
 from bridge_data.plugins.ledger.ledger_files import RunLedger
-from tests.properties.test_exactly_once import CASES, EXAMPLES, Case, note, ranks, written_sources
+from tests.properties.machine import EXAMPLES, Case, JobMachine, Topology, cases, datasets_of, written_sources
 
+CASES = cases(JobMachine.CAN_CHOOSE).map(lambda case: dataclasses.replace(case, limit=None))
 NUM_LANES = 12
 TO_THE_END = 100_000
 
@@ -48,7 +49,8 @@ def run(data: Path, case: Case, folder: Path, legs: list[Leg]) -> LoaderState:
     for leg in legs:
         of_leg = case if leg.batch_size is None else dataclasses.replace(case, batch_size=leg.batch_size)
         saved = []
-        for dataset in ranks(data, of_leg, leg.world_size, leg.num_lanes):
+        written = JobMachine.WRITERS[case.kind](data, of_leg)
+        for dataset in datasets_of(written, of_leg, Topology(leg.world_size, leg.num_lanes)):
             with get_savable_loader(dataset, ledger_path=folder) as loader:
                 if state is not None:
                     loader.restore_state_rank(state, strict=False)
@@ -89,7 +91,7 @@ def folders() -> Iterator[Iterator[Path]]:
 @pytest.mark.long
 @settings(max_examples=EXAMPLES // 10, deadline=None)
 @given(
-    case=CASES.map(lambda case: dataclasses.replace(case, repeat=True)),
+    case=CASES.map(lambda case: dataclasses.replace(case, ending="endless")),
     legs=st.lists(
         st.builds(
             Leg,
@@ -104,7 +106,6 @@ def folders() -> Iterator[Iterator[Path]]:
 def test_both_sums_are_those_of_one_uninterrupted_rank_where_the_lanes_stay(
     data: Path, folders: Iterator[Path], case: Case, legs: list[Leg]
 ) -> None:
-    note(case)
     chain, alone = next(folders), next(folders)
     state = run(data, case, chain, legs)
     num = sum(leg.world_size * leg.num_steps for leg in legs)
@@ -121,7 +122,7 @@ def test_both_sums_are_those_of_one_uninterrupted_rank_where_the_lanes_stay(
 def _in_whole_epochs(case: Case) -> Case:
     """Finite data without fractions of an epoch: which samples these have depends on the number of lanes."""
     weights = tuple(float(math.ceil(weight)) for weight in case.weights) if case.epochized else case.weights
-    return dataclasses.replace(case, repeat=False, weights=weights)
+    return dataclasses.replace(case, ending="once", weights=weights)
 
 
 @pytest.mark.long
@@ -144,7 +145,6 @@ def _in_whole_epochs(case: Case) -> Case:
 def test_the_sum_without_positions_is_that_of_all_samples_whatever_happens_on_the_way(
     data: Path, folders: Iterator[Path], case: Case, legs: list[Leg], last: Leg
 ) -> None:
-    note(case)
     chain, alone = next(folders), next(folders)
     found = run(data, case, chain, [*legs, last]).sums()
     expected = run(data, case, alone, [Leg(1, TO_THE_END)]).sums()

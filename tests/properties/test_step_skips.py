@@ -229,7 +229,7 @@ def test_it_is_also_with_workers_that_are_killed_within_a_range(path: Path) -> N
         for slot, batch in zip(range(60), loader, strict=False):
             assert batch == plain.batches[skips.number(slot)], slot
             if slot in (3, 18, 27):
-                for process in loader._lanes.pool.processes():  # type: ignore[union-attr]
+                for process in loader._pool.processes():
                     os.kill(process, signal.SIGKILL)
         assert loader.metrics().worker_restarts >= 3
 

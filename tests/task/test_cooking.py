@@ -41,7 +41,7 @@ from bridge_data import (
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import SourceInfo
 from bridge_data.task.cooking import choose_cooker
-from bridge_data.task.field_mapping import as_type, batch_as
+from bridge_data.task.task_encoder import as_type, batch_as
 from tests.object_store import Bucket
 from tests.task.stores.media import SAMPLES, content, dataset, write_job
 

@@ -14,7 +14,6 @@ from bridge_data import (
     get_savable_loader,
     stateless,
 )
-from bridge_data.task.observer import observed_iterator
 from tests.prepared import train_dataset, write_texts
 
 
@@ -119,21 +118,3 @@ def test_each_stage_ends_when_a_hook_stops_the_run(data: Path) -> None:
     assert ("encode_sample",) in observer.begun
     assert observer.running == []
     assert observer.num_batches == [1, 1]
-
-
-def test_items_are_made_inside_a_stage() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        yield 2
-        raise ValueError("no more")
-
-    observer, taken = Listening(), []
-    with pytest.raises(ValueError, match="no more"):
-        for item in observed_iterator(items(), observer, "decode", 7):
-            assert observer.running == [], "what the caller does with an item is not part of making it"
-            taken.append(item)
-    assert taken == [1, 2]
-    assert observer.begun == [("decode",)] * 3
-    assert observer.running == []
-    assert list(observed_iterator(iter([]), observer, "decode", 7)) == []
-    assert observer.running == []

@@ -1,10 +1,10 @@
 """Video and audio: clips of a medium, decoded on request by PyAV (`pip install "bridge-data[av]"`).
 
-`AVDecoder` decodes; here are Energon's names on top of it: the decoder of media parts, and functions for evenly spaced
-clips and frames. Input: the bytes of a part, or an `AVDecoder`. Output: an `AVDecoder`, an `AVData`, a PyAV container,
-or a tensor of frames. Guarantee: the same names, arguments and results as in Energon.
+`AVDecoder` decodes. The names here are Energon's, with its arguments and results: the decoder of media parts, and
+functions for evenly spaced clips and frames. They read the bytes of a part, or an `AVDecoder`, and return an
+`AVDecoder`, an `AVData`, a PyAV container, or a tensor of frames.
 
-Source: Energon's `AVWebdatasetDecoder` (we know more extensions) and `megatron.energon.av`.
+Source: Energon's `AVWebdatasetDecoder` (this one knows more extensions) and `megatron.energon.av`.
 """
 
 from __future__ import annotations

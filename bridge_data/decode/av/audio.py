@@ -1,8 +1,8 @@
-"""Audio: samples by their number, exact to the sample.
+"""Audio: ranges of samples by their numbers, exact to the sample.
 
-Input: a track, a range of sample numbers; sample 0 is the first that the decoder returns. Output: an array (channels,
-samples) of the codec's own dtype. Guarantee: the same as decoding everything from the start, as long as the decoder's
-state depends on the last `_WARM_UP_PACKETS` packets only; gaps in time are silence.
+Reads a track and a range of sample numbers; sample 0 is the first that the decoder returns. Returns an array (channels,
+samples) of the codec's own dtype: the same values as decoding everything from the start, if the state of the decoder
+depends on the last `_WARM_UP_PACKETS` packets only. Gaps in time are silence.
 
 The number of a sample is computed from the timestamp of its packet. Some containers (Matroska, FLV) round timestamps
 more coarsely than a sample. Then it is computed from the number of the packet if all packets have the same length; if

@@ -1,8 +1,8 @@
 """The audio-video decoder: a lazy handle on a medium, from which clips are decoded on request.
 
-Input: bytes, or a seekable binary file. Output: clips as tensors, metadata. Guarantee: nothing is read before it is
-needed, and only what is requested is decoded; resources are freed by `close`, at the end of a `with` block, or with the
-decoder; a pickled decoder has its bytes but no open container.
+Reads bytes, or a seekable binary file. Returns clips as tensors, and metadata. Nothing is read before it is needed, and
+only what is requested is decoded. Resources are freed by `close`, at the end of a `with` block, or with the decoder. A
+pickled decoder has its bytes, but no open container.
 
 Source: the names and signatures are those of Energon's `AVDecoder`.
 """

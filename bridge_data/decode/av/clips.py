@@ -1,8 +1,8 @@
 """Clips: the ranges that a caller requests, and the data returned.
 
-Input: (start, end) pairs in frames, audio samples or seconds. Output: ranges of frame or sample numbers. Guarantee: the
-ranges are within the medium, and none is empty. Video ranges include their end, as in Energon: frames `(0, 15)` are 16
-frames, and seconds `(2, 2)` is the frame on screen at that time. Audio ranges exclude it: `(0, 100)` is 100 samples.
+Reads (start, end) pairs in frames, audio samples or seconds. Returns ranges of frame or sample numbers, which are
+within the medium and never empty. A video range includes its end, as in Energon: frames `(0, 15)` are 16 frames, and
+seconds `(2, 2)` is the frame on screen at that time. An audio range excludes it: `(0, 100)` is 100 samples.
 
 Source: the fields of `AVData` are Energon's.
 """

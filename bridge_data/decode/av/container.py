@@ -1,7 +1,7 @@
 """Media containers: the video and audio tracks of a file, the index of their packets, and reading from any packet on.
 
-Input: a binary file. Output: packets in decoding order. Guarantee: no other file is opened, even if a playlist names
-one; no thread is started; a file that FFmpeg cannot read is a `SampleError`.
+Reads a binary file. Returns packets in decoding order. Opens no other file, even if a playlist names one, and starts no
+thread. Raises `SampleError` for a file that FFmpeg cannot read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Video: frames by their number in display order, decoded from the nearest key frame, and clips of them as tensors.
 
-Input: a track, ranges of frame numbers, maybe a size. Output: one tensor (frames, 3, height, width) per clip, in memory
-order (frames, height, width, 3). Guarantee: the same frames as decoding everything from the start would give, for any
-packet order and variable frame rates; earlier frames are decoded only if a wanted frame depends on them; every frame is
-decoded and converted once, even if several clips contain it; clips that would exceed `max_bytes` are refused before
-memory is allocated. The container's rotation is not applied, as with images.
+Reads a track, ranges of frame numbers, and perhaps a size. Returns one tensor (frames, 3, height, width) for each clip,
+in memory order (frames, height, width, 3): the same frames as decoding everything from the start would give, for any
+packet order and variable frame rates. Earlier frames are decoded only if a wanted frame depends on them. Each frame is
+decoded and converted once, even if several clips contain it. The container's rotation is not applied, as with images.
+Raises before memory is allocated for clips that would exceed `max_bytes`.
 
 The packets are read once, to build an index. A frame is decoded from the last key frame that is displayed no later than
 it. So frames that follow a key frame in the file but are displayed before it are decoded from the previous key frame.

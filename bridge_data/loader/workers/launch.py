@@ -22,7 +22,6 @@ from typing import Any
 
 from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
-from bridge_data.loader.lane_runner import ServerLost
 from bridge_data.loader.workers.messages import (
     AddLoader,
     Channel,
@@ -84,6 +83,10 @@ class _ServerProcess:
             self._process.wait()
         self._ended.set()
         self._thread.join()
+
+
+class ServerLost(Exception):
+    """The server died, and the workers with it."""
 
 
 class Launcher:

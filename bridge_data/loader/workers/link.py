@@ -20,12 +20,12 @@ import os
 import pickle
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended, OutOfStep
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -172,7 +172,7 @@ class WorkerLink:
         if self._state is not None:
             self._send_begin(self._state)
 
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
+    def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
         """Drop all received items, and produce these lanes in the order of their slots, from `state`."""
         for message, *_, slots in self._queue:
             if isinstance(message, BatchMessage):
@@ -228,12 +228,13 @@ class WorkerLink:
             self._slots.discard(message.body)
         if message.begin_number != self._begin_number:
             return
-        if not is_next:
-            raise OutOfStep
+        assert self._state is not None
+        if not is_next:  # one was lost: the trainer was interrupted while it received it
+            self._send_begin(self._state)
+            return
         self.num_received += 1
         state: LaneState = {}
         if isinstance(message, BatchMessage):
-            assert self._state is not None
             state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._slots))
         if isinstance(message, EndMessage):

@@ -25,6 +25,7 @@ from bridge_data.child_process import (
     write_lines_at_once,
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import MakerWrapper
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
@@ -161,9 +162,11 @@ class _Worker:
                 state, self._sent = message.state, {}
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
-                self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
+                wrappers: list[MakerWrapper] = []
                 if self._helping is not None:
                     self._helping.begin()
+                    wrappers.append(self._helping.wrap)
+                self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch, wrappers)
 
     def _receive(self) -> Packet:
         if spin_briefly(self._may_go_on):
@@ -203,15 +206,12 @@ class _Worker:
         helping, runner = self._helping, self._runner
         if helping is None:
             return runner.take(lane)
-        work = runner.lane(lane).work
-        if work.is_observed:
-            return runner.take(lane)
-        work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
             num_ahead = self._num_allowed - self._num_batches + 1
-            helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
+            lanes = [runner.lane(one).number for one in turns.following(num_ahead)]
+            helping.prepare(lanes, self._num_batches, turns.slot)
         item = runner.take(lane)
-        helping.note_loading(*work.take_loading())
+        helping.note_loading(lane)
         return item
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:

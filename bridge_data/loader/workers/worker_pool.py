@@ -1,8 +1,9 @@
-"""The workers of one loader: which lane runs on which worker, and replacements for workers that die or hang.
+"""The worker processes of one loader: which lane runs on which worker, and replacements for those that die or hang.
 
-Enters: lanes in the order of their turns, with states. Leaves: their items, in that order. Guarantee: a worker that
-dies, hangs or cannot start is replaced, with no batch lost or repeated; if that happens too often within a number of
-batches, `WorkerError` says when each died, where it was, and why. Every wait has a timeout.
+`WorkerPool` is a `LanePool` of local processes. A worker that dies or hangs is replaced, and all of them if the server
+that starts them dies: each continues after the last item that the trainer received. Raises `WorkerError` if that
+happens too often within a number of batches; it says when each was replaced, where it was, and why. Every wait has a
+timeout.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
+from bridge_data.loader.lane_pool import Interrupted
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
-from bridge_data.loader.workers.launch import Launcher
+from bridge_data.loader.workers.launch import Launcher, ServerLost
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
 from bridge_data.loader.workers.slots import HeldSlots
@@ -88,22 +90,19 @@ class Restarts:
         )
 
 
-class Interrupted(Exception):
-    """`interrupt` ended a `take`, whose batch comes again: the thread that took it ends."""
-
-
 class WorkerPool:
-    """Worker processes; lanes go to them in turn. Use it from one thread at a time, except `interrupt`."""
+    """A `LanePool` of worker processes; lanes go to them in turn."""
 
-    def __init__(
-        self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, held: HeldSlots
-    ) -> None:
-        self._config, self._restarts, self._name = config, restarts, dataset.describe
+    def __init__(self, dataset: LaneDataset, num_workers: int, config: LoaderConfig) -> None:
+        self._config, self._restarts, self._name = config, Restarts(config), dataset.describe
         data, modules = encode_dataset(dataset)
         self._load = Load(Environment.of_this_process(), modules)
+        held = HeldSlots(config.max_shared_bytes)
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started, self._interrupted, self._shared = 0, False, None
+        self._processes = contextlib.ExitStack()
+        """Ends the workers, and the server if no other loader uses it."""
         helps = config.workers_help and 1 < num_workers <= MAX_PEERS
         with contextlib.ExitStack() as opened:
             self._dataset = file_of(data)
@@ -111,14 +110,28 @@ class WorkerPool:
             if helps:
                 self._shared = Shared(num_workers, config.max_shared_bytes)
                 opened.callback(self._shared.close)
-            self._waker = os.eventfd(0, os.EFD_CLOEXEC)
+            self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             opened.callback(os.close, self._waker)
-            self._launcher = Launcher(config.start_method, self._load.environment, modules)
+            self._start_all()
+            opened.callback(self._end_all)
+            self._opened = opened.pop_all()
+
+    def _start_all(self) -> None:
+        """Start a server, unless another loader has one, and all workers, which continue after the last items that
+        were received. If that fails, or is interrupted, `begin` tries again."""
+        self._end_all()
+        with contextlib.ExitStack() as opened:
+            self._launcher = Launcher(self._config.start_method, self._load.environment, self._load.modules)
             opened.callback(self._launcher.close)
             for link in self._links:
                 self._start(link)
                 opened.callback(link.close)
-            self._opened = opened.pop_all()
+            self._processes = opened.pop_all()
+        self._is_running = True
+
+    def _end_all(self) -> None:
+        self._is_running = False
+        self._processes.close()
 
     def _start(self, link: WorkerLink) -> None:
         ours, theirs = Channel.pair()
@@ -135,6 +148,9 @@ class WorkerPool:
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
+        self._raise_if_broken()
+        if not self._is_running:
+            self._start_all()
         self._poll(0)
         self._raise_if_broken()
         return all(link.ready for link in self._links)
@@ -145,8 +161,7 @@ class WorkerPool:
                 raise link.broken
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until all workers have loaded the dataset; False if that takes longer. Logs what a slow start waits for,
-        and raises why a worker cannot start, as `take` does."""
+        """As `LanePool` says; logs what a slow start waits for."""
         deadline = time.monotonic() + timeout_s
         patience = [self._patience_with(link) for link in self._links]
         while not self.ready():
@@ -159,27 +174,28 @@ class WorkerPool:
                 self._poll(min(left, _TICK_S))
         return True
 
+    @property
+    def num_restarts(self) -> int:
+        return self._restarts.num_in_all
+
     def processes(self) -> list[int]:
-        """The process ids of the workers that have started."""
         return [process for link in self._links if (process := link.page.process)]
 
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
-        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`.
-
-        Lane number i of the rank goes to worker `i mod num_workers`. Raises why a worker cannot run, if one cannot.
-        """
+    def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
+        """As `LanePool` says. Lane number i of the rank goes to worker `i mod num_workers`."""
         self._raise_if_broken()
+        if not self._is_running:
+            self._start_all()
         self._link_of = {
             lane: self._links[number % len(self._links)] for number, lane in enumerate(sorted(state.lanes))
         }
-        if self._interrupted:
-            self._interrupted = False
+        self._interrupted = False
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._waker)
         for link in self._links:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
         link = self._link_of[lane]
         if not (link.ask() or (self._receive(link) and link.has_item())):
             self._wait_for(link)
@@ -188,10 +204,8 @@ class WorkerPool:
         return item
 
     def interrupt(self) -> None:
-        """Have a `take` that waits in another thread raise `Interrupted`, and any later one until `begin`."""
-        if not self._interrupted:
-            self._interrupted = True
-            os.eventfd_write(self._waker, 1)
+        self._interrupted = True
+        os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
         patience = self._patience_with(link)
@@ -233,8 +247,11 @@ class WorkerPool:
             if link.fileno() in ready:
                 self._receive(link)
         if self._launcher.fileno() in ready:
-            for exited in self._launcher.exits():
-                self._note_exit(exited)
+            try:
+                for exited in self._launcher.exits():
+                    self._note_exit(exited)
+            except ServerLost as error:
+                self._replace_all(str(error))
         for link in self._links:
             self._replace_if_stuck(link)
 
@@ -281,9 +298,23 @@ class WorkerPool:
         if not link.broken:
             self._start(link)
 
+    def _replace_all(self, cause: str) -> None:
+        """Replace the server that was lost, and the workers with it."""
+        fatal = self._restarts.spend(cause)
+        for link in self._links:
+            link.broken = fatal
+        if fatal is None:
+            self._start_all()
+        else:
+            self._end_all()
+
     def close(self) -> None:
-        """End all worker processes. Batches that were handed out stay valid."""
         self._opened.close()
+        self._links, self._link_of, self._shared = (
+            [],
+            {},
+            None,
+        )  # and with them the shared memory of batches that nobody has
 
 
 class Watched(Protocol):

@@ -1,7 +1,7 @@
 """Workers of a rank help each other: what a worker is about to load, an idle one may load for it.
 
 Reads the references that the lanes of a worker load next, and what its trainer has taken. Returns outcomes of work
-(`lanes.work.Outcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
+(`lanes.maker.Outcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
 and batches stay with the lane.
 
 Each worker posts on the `Board` what it loads next, once its samples take long enough; an idle worker takes the jobs of
@@ -19,13 +19,12 @@ import functools
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bridge_data.child_process import waited_for_core_ns
-from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.skipping import SkippingLane
-from bridge_data.lanes.work import Outcome, Work
+from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial
+from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
@@ -66,19 +65,27 @@ class Helping:
         self.max_ahead = peers.max_ahead
         self.posts = False
         """Whether its lanes ask for outcomes."""
+        self._views: dict[int, tuple[LaneView, Upcoming]] = {}
+        """Of the lanes that are open, and what they load next."""
         self._forget()
 
     def begin(self) -> None:
         """The lanes begin anew."""
-        self._num_failed = 0
+        self._num_failed, self._views = 0, {}
         self._forget()
+
+    def wrap(self, inner: Maker, lane: LaneView) -> HelpedMaker:
+        """A maker that asks peers before `inner`: a `MakerWrapper`."""
+        assert lane.new_upcoming is not None
+        self._views[lane.number] = lane, lane.new_upcoming()
+        return HelpedMaker(self, inner, lane)
 
     def _forget(self) -> None:
         """Withdraw all jobs."""
         self._free = self._board.withdraw(self._index)
         self._board.note_work(self._index, 0, posts=False)
         self._first_number = self._number + 1
-        self._lanes: dict[Lane | SkippingLane, int] = {}
+        self._lanes: dict[int, int] = {}
         self._posted: dict[SampleRef, tuple[int, int]] = {}
         """Number and place of the jobs that no lane has asked for."""
         self._num_low = 0
@@ -89,9 +96,13 @@ class Helping:
 
     # ----- as one that may need help ----------------------------------------------------------------------------------
 
-    def note_loading(self, num_samples: int, loading_ns: int) -> None:
-        """Note how long its lanes took to load some samples, which says whether to post jobs."""
-        if not num_samples:
+    def note_loading(self, lane: int) -> None:
+        """Note how long a lane took to load its last samples, which says whether to post jobs."""
+        if lane not in self._views:
+            return
+        view, _ = self._views[lane]
+        num_samples, loading_ns = view.times.take_loading()
+        if not num_samples or view.hooks.observer is not None:
             return
         loading_ns += self._elsewhere_ns
         if loading_ns >= _LIGHT_NS * num_samples:  # else it costs more than it could tell
@@ -105,7 +116,7 @@ class Helping:
             self.posts = posts
             self._forget()
 
-    def prepare(self, lanes: Sequence[Lane | SkippingLane], num_produced: int, slot: int) -> None:
+    def prepare(self, lanes: Sequence[int], num_produced: int, slot: int) -> None:
         """Before the batch of `slot`, after `num_produced` others: post what these lanes load for the next batches. A
         lane is named once for each of its batches."""
         self._board.note_work(self._index, slot, posts=True)
@@ -118,12 +129,13 @@ class Helping:
         num_before = len(self._posted)
         most = min(NUM_JOBS, int(_MAX_WAITING_BYTES / self._mean_bytes))
         for lane, num_batches in self._lanes.items():
-            for ref in lane.upcoming.take(num_batches, min(most - len(self._posted), len(self._free))):
-                if ref in self._posted or not lane.work.asks_peers_for(ref):  # another part of the same sample
+            view, upcoming = self._views[lane]
+            for ref in upcoming.take(num_batches, min(most - len(self._posted), len(self._free))):
+                if ref in self._posted or not view.may_come_from_others(ref):  # another part of the same sample
                     continue
                 self._number += 1
                 place = self._free.pop()
-                self._board.post(self._index, place, self._number, lane.number, ref)
+                self._board.post(self._index, place, self._number, lane, ref)
                 self._posted[ref] = self._number, place
         self._num_low = len(self._posted) // 2
         if len(self._posted) > num_before and self._board.wants_help(self._index):
@@ -231,8 +243,8 @@ class Helping:
             self._board.note_produced(self._index, num_produced, is_idle=False)
 
     @functools.cached_property
-    def _trial(self) -> Work:
-        return self._dataset.trial_work()
+    def _trial(self) -> Trial:
+        return self._dataset.trial()
 
     def _tried(self, job: Job) -> Outcome | None:
         """The outcome of a job; None if a hook fails on the sample."""
@@ -260,3 +272,25 @@ class Helping:
                 self._inboxes[job.worker].send((job.number, ranges), [file], wait=False)
             finally:
                 os.close(file)
+
+
+class HelpedMaker:
+    """Asks the peers of `helping` for each sample before `inner` makes it, while that posts what its lanes load."""
+
+    def __init__(self, helping: Helping, inner: Maker, lane: LaneView) -> None:
+        self._helping, self._inner, self._lane = helping, inner, lane
+
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
+        """See `Maker`."""
+        if not self._helping.posts or not any(map(self._lane.may_come_from_others, refs)):
+            return self._inner.make(refs)
+        return map(self._one, refs)
+
+    def _one(self, ref: SampleRef) -> Made:
+        if self._lane.may_come_from_others(ref):
+            if self._lane.watch is not None:
+                self._lane.watch(ref)
+            if (found := self._helping.find(ref)) is not None:
+                return self._lane.maker.adopted(ref, found)
+        (one,) = self._inner.make((ref,))
+        return one

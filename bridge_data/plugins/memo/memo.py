@@ -1,14 +1,15 @@
 """The memo of encoded samples: what one process has made, the others of this machine read.
 
-Reads references of samples. Returns outcomes of the work on them (`work.Outcome`), from files of a folder that all jobs
-of a user share, each under a key: the data by their fingerprint and the index, settings and the version that the user
-names for what hooks do (`samples_key.content_keys`), which hooks run, and, only if one of these draws random numbers,
-seed, source and epoch. That the version is true is checked: the first sample that a lane finds, and of all that it
-finds later one of `CHECKED_OF`, are made again here. If two processes want the same sample, one makes it, and the other
-meanwhile the next ones of its lane, or waits; the kernel says when the first one dies. Not kept are failures, samples
-whose hooks asked where in the job they are, those of data in memory, and what pickle cannot store by reference. Raises
-`ConfigError` if the folder is not this user's alone, as its files are pickles; `FatalSampleError` if a sample is
-another one than was kept.
+`memoized` puts it around what makes the samples of a data set. Reads references of samples. Returns outcomes of the
+work on them (`maker.Outcome`), from files of a folder that all jobs of a user share, each under a key: the data by
+their fingerprint and the index, settings and the version that the user names for what hooks do
+(`samples_key.content_keys`), which hooks run, and, only if one of these draws random numbers, seed, source and epoch.
+That the version is true is checked: the first sample that a lane finds, and of all that it finds later one of
+`CHECKED_OF`, are made again here. If two processes want the same sample, one makes it, and the other meanwhile the next
+ones of its lane, or waits; the kernel says when the first one dies. Not kept are failures, samples whose hooks asked
+where in the job they are, those of data in memory, and what pickle cannot store by reference. Raises `ConfigError` if
+the folder is not this user's alone, as its files are pickles; `FatalSampleError` if a sample is another one than was
+kept.
 
 A file is a header (magic, CRC-32 of all that follows, number of parts), the length of each part, and the parts, each at
 a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A damaged file is a miss. Large files are
@@ -16,6 +17,7 @@ mapped, private and writable, so that a hit copies nothing.
 """
 
 import contextlib
+import functools
 import hashlib
 import mmap
 import os
@@ -24,23 +26,23 @@ import sys
 import time
 import weakref
 import zlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from bridge_data.data.records import stored_records
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.upcoming import Upcoming
-from bridge_data.lanes.work import Outcome, Watch, Work
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcome, Trial
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
-from bridge_data.plugins.memo.samples_key import content_keys
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
+from bridge_data.task.samples_key import content_keys
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
 NUM_AHEAD = 8
@@ -102,25 +104,40 @@ class SampleMemo:
         name = self.name(ref)
         return name is not None and ref.part == ALL_PARTS and self.files.has(name)
 
-    def of_lane(self, ahead: "Ahead | None" = None) -> "LaneMemo":
-        """The memo for a lane, which makes samples `ahead` while it has to wait."""
-        return LaneMemo(self, ahead)
+    def __call__(self, inner: Maker, lane: LaneView) -> "LaneMemo":
+        """A maker for a lane, or a trial: a `MakerWrapper`."""
+        return LaneMemo(self, inner, lane)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": None}
 
 
-def keys_of(work: Work, sources: Sequence[Source], version: str, *, bare_keys: bool) -> list[SampleKeys | None]:
-    """The keys of all samples of each source, as `work` makes them by the `version` that the user names; None for data
+def memoized(dataset: LaneDataset, memo: Memo) -> LaneDataset:
+    """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
+
+    Raises:
+        ConfigError: if a folder cannot be used.
+    """
+    sources = dataset.plan.sources
+    keys = keys_of(dataset.work().maker, sources, str(memo.version), bare_keys=dataset.bare_keys)
+    of_samples = SampleMemo(memo, sources, keys)
+    _ = of_samples.files  # opened here, rather than in a worker
+    return dataset.changed(wrappers=(of_samples, *dataset.wrappers))
+
+
+def keys_of(
+    maker: EncodingMaker, sources: Sequence[Source], version: str, *, bare_keys: bool
+) -> list[SampleKeys | None]:
+    """The keys of all samples of each source, as `maker` makes them by the `version` that the user names; None for data
     in memory, whose content is unknown."""
-    seed = work.hooks.worker_config.seed_offset if work.draws else None
+    seed = maker.hooks.worker_config.seed_offset if maker.draws else None
     keys: list[SampleKeys | None] = []
-    encodings = content_keys(work.hooks.encoder, sources, version)
-    for source, source_key, encoding in zip(sources, work.source_keys, encodings, strict=True):
+    encodings = content_keys(maker.hooks.encoder, sources, version)
+    for source, source_key, encoding in zip(sources, maker.names.keys, encodings, strict=True):
         if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
             keys.append(None)
             continue
-        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.packs, work.is_planned, _of_data(source)))
+        content = repr((_FORMAT, encoding, bare_keys, maker.settings, _of_data(source)))
         keys.append(SampleKeys(content, None if seed is None else f"{seed} {source_key}"))
     return keys
 
@@ -203,17 +220,14 @@ def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
             os.rmdir(parent)
 
 
-Ahead: TypeAlias = tuple[Upcoming, Work, Watch | None]
-"""What a lane loads next, the work that makes it and raises failures, as the lane will meet them in its order, and what
-is called with each sample before that, and then with the one that is needed."""
-
-
 class LaneMemo:
-    """The memo as a lane asks it (`work.Outcomes`). While another process makes the sample that it needs, it makes
-    samples `ahead`; None: it waits."""
+    """The memo as one lane asks it, before `inner`. While another process makes the sample that it needs, it makes the
+    next ones of the lane; for a trial, it waits."""
 
-    def __init__(self, memo: SampleMemo, ahead: Ahead | None) -> None:
-        self._memo, self._name, self._files, self._ahead = memo, memo.name, memo.files, ahead
+    def __init__(self, memo: SampleMemo, inner: Maker, lane: LaneView) -> None:
+        self._memo, self._name, self._files = memo, memo.name, memo.files
+        self._inner, self._lane = inner, lane
+        self._upcoming = None if lane.new_upcoming is None else lane.new_upcoming()
         self._claim: tuple[str, int] | None = None
         self._has_checked = False
         self._expected: Outcome | None = None
@@ -223,8 +237,34 @@ class LaneMemo:
         self._made: dict[SampleRef, Outcome | None] = {}
         """Of samples made ahead that the lane has not reached, the outcome; None if it is to make them itself."""
 
-    def find(self, ref: SampleRef) -> Outcome | None:
-        """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`, be it to
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
+        """See `Maker`."""
+        if not any(map(self._lane.may_come_from_others, refs)):
+            return self._inner.make(refs)
+        return map(self._one, refs)
+
+    def _one(self, ref: SampleRef) -> Made:
+        if self._lane.may_come_from_others(ref):
+            if self._lane.watch is not None:
+                self._lane.watch(ref)
+            if (found := self._find(ref)) is not None:
+                return self._lane.maker.adopted(ref, found)
+            made = None
+            try:
+                made = self._lane.maker.recorded(self._inner, ref)
+            finally:
+                self._keep(ref, made)
+            return made.made
+        (one,) = self._inner.make((ref,))
+        return one
+
+    @functools.cached_property
+    def _trial(self) -> Trial | None:
+        """What makes samples ahead, which raises failures, as the lane will meet them in its order."""
+        return None if self._lane.new_trial is None else self._lane.new_trial(self._lane.inside)
+
+    def _find(self, ref: SampleRef) -> Outcome | None:
+        """The outcome, from the memo, after the process that makes it; None: make it here, then call `_keep`, be it to
         check the one in the memo."""
         if (made := self._made.pop(ref, None)) is not None:
             COUNTS.num_memo_misses += 1
@@ -267,10 +307,10 @@ class LaneMemo:
 
     def _make_ahead(self, needed: SampleRef) -> bool:
         """Make one of the next samples that no process has made or makes; False if there is none."""
-        if self._ahead is None:
+        trial, watch = self._trial, self._lane.watch
+        if self._upcoming is None or trial is None:
             return False
-        upcoming, trial, watch = self._ahead
-        for ref in upcoming.peek(NUM_AHEAD):
+        for ref in self._upcoming.peek(NUM_AHEAD):
             name = self._name(ref)
             if name is None or ref in self._made:
                 continue
@@ -291,8 +331,8 @@ class LaneMemo:
             return True
         return False
 
-    def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
-        """Store the outcome that `find` did not find, or compare it with the one that it did; None if the work has
+    def _keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
+        """Store the outcome that `_find` did not find, or compare it with the one that it did; None if the work has
         failed.
 
         Raises:

@@ -180,7 +180,7 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        check, gone = CostCheck(dataset, [open_costs(base, key)], NUM_CHECKED, None), withheld(base)
+        check, gone = CostCheck(dataset, [open_costs(base, key)]), withheld(base)
         for index in range(0, count_samples(base), max(1, count_samples(base) // NUM_CHECKED)):
             if index not in gone:
                 check(SampleRef(0, 0, index))

@@ -1,12 +1,11 @@
 """Workers on a Ray cluster: actors run the lanes of a rank; nodes may join, leave and die, and no batch is lost or
 repeated.
 
-Reads what `WorkerPool` reads: lanes in the order of their turns, with states. Returns their items in that order. An
-actor gets the dataset from Ray's object store (one copy a node), a state for each of its lanes, and then one request
-per batch, a few ahead. The trainer keeps the state after the last batch that it took of each lane. When an actor is
-lost, or a new one is ready, the lanes are dealt anew and continue from these states; so where a lane runs changes the
-rate alone. Several jobs and ranks share a cluster: actors have no names, belong to the process that started them, and
-end with it.
+`RayPool` is a `LanePool` of actors. An actor gets the dataset from Ray's object store (one copy a node), a state for
+each of its lanes, and then one request per batch, a few ahead. The trainer keeps the state after the last batch that it
+took of each lane. When an actor is lost, or a new one is ready, the lanes are dealt anew and continue from these
+states; so where a lane runs changes the rate alone. Several jobs and ranks share a cluster: actors have no names,
+belong to the process that started them, and end with it.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -34,7 +34,8 @@ from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
+from bridge_data.loader.lane_pool import Interrupted
+from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import WatchPage, error_of
@@ -49,7 +50,7 @@ from bridge_data.loader.workers.messages import (
 )
 from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.loader.workers.worker import adopt
-from bridge_data.loader.workers.worker_pool import Interrupted, Patience, Restarts
+from bridge_data.loader.workers.worker_pool import Patience, Restarts
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Door, Reply
 from bridge_data.run_options import LoaderConfig, RayWorkers
@@ -69,22 +70,30 @@ _ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_i
 """Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
 
 
-def ray_pool(dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts) -> RayPool | None:
-    """The workers of a loader on Ray; None, with a warning, if there is no cluster and none is required.
+def ray_pool(dataset: LaneDataset, config: LoaderConfig) -> RayPool | None:
+    """The workers of a loader whose option `workers` is `RayWorkers`; None if they run on this machine: nobody asks for
+    actors, or, with a warning, there is no cluster and none is required.
 
     Raises:
-        WorkerError: if a cluster is required and there is none, or the dataset cannot be pickled.
+        WorkerError: if there is no cluster, and one is required or no worker may start here instead; or if the dataset
+            cannot be pickled.
     """
+    workers, num_workers = config.workers, dataset.worker_config.num_workers
+    assert isinstance(workers, RayWorkers)
+    if not (num_workers or workers.num_actors):
+        return None
     try:
         ray = _connected(workers.address)
     except ConfigError as error:
         if workers.required:
             raise WorkerError(f"{error} (required=True)") from error
+        if not num_workers:
+            raise WorkerError(f"{error}. With num_workers=0 no worker starts on this machine instead") from error
         logger.warning(
             "%s. Workers start on this machine instead; with RayWorkers(required=True) this is an error", error
         )
         return None
-    return RayPool(ray, dataset, workers, config, restarts)
+    return RayPool(ray, dataset, workers, config)
 
 
 def _connected(address: str) -> Any:
@@ -261,23 +270,12 @@ class RayLink:
 
 
 class RayPool:
-    """Workers on Ray, with the interface of `WorkerPool`. Use it from one thread at a time, except `interrupt`."""
+    """A `LanePool` of actors on Ray; connects anew, to the same cluster, if this process is disconnected."""
 
-    def __init__(
-        self, ray: Any, dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts
-    ) -> None:
-        self._ray, self._config, self._restarts, self._name = ray, config, restarts, dataset.describe
-        data, _ = encode_dataset(dataset)
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
-        self._setup, self._dataset = ray.put(_Setup(Environment.of_this_process(), os.getcwd())), ray.put(data)
-        self._class = ray.remote(
-            num_cpus=workers.num_cpus,
-            resources=dict(workers.resources or {}),
-            max_restarts=0,
-            scheduling_strategy="SPREAD",
-            concurrency_groups={_WATCH: 1},
-            runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
-        )(LaneActor)
+    def __init__(self, ray: Any, dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig) -> None:
+        self._ray, self._workers, self._config = ray, workers, config
+        self._restarts, self._name = Restarts(config), dataset.describe
+        self._encoded, _ = encode_dataset(dataset)
         others = "".join(f", {amount:g} {name}" for name, amount in (workers.resources or {}).items())
         self._needs = f"{workers.num_cpus:g} free CPUs{others}"
         ranks = dataset.worker_config
@@ -288,12 +286,28 @@ class RayPool:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._link_of: dict[int, RayLink] = {}
+        held = HeldSlots(config.max_shared_bytes)
+        self._links = [RayLink(index, held, self._changed) for index in range(num_actors)]
+        self._start_all()
+
+    def _start_all(self) -> None:
+        """Give the cluster what actors need, and start all actors; lanes continue from the last batches taken."""
+        ray, workers = self._ray, self._workers
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
+        self._setup = ray.put(_Setup(Environment.of_this_process(), os.getcwd()))
+        self._dataset = ray.put(self._encoded)
+        self._class = ray.remote(
+            num_cpus=workers.num_cpus,
+            resources=dict(workers.resources or {}),
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={_WATCH: 1},
+            runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
+        )(LaneActor)
         self._is_dealt = False
         """Whether actors have lanes since `begin`."""
         self._deal_at = math.inf
         """When actors that are ready and have no lanes get some."""
-        held = HeldSlots(config.max_shared_bytes)
-        self._links = [RayLink(index, held, self._changed) for index in range(num_actors)]
         for link in self._links:
             self._start(link)
 
@@ -308,7 +322,7 @@ class RayPool:
         return not is_waiting and any(link.ready for link in self._links)
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until actors have loaded the dataset; False if that takes longer. Logs and raises as `take` does."""
+        """As `LanePool` says, for all actors, or some that have waited for the others."""
         deadline, first = time.monotonic() + timeout_s, self._links[0]
         patience = Patience(self._config, first, functools.partial(self._describe, first))
         while not self.ready():
@@ -321,12 +335,15 @@ class RayPool:
             self._changed.clear()
         return True
 
+    @property
+    def num_restarts(self) -> int:
+        return self._restarts.num_in_all
+
     def processes(self) -> list[int]:
         """None: the actors are on other machines."""
         return []
 
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
-        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
+    def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
         self._interrupted = self._is_dealt = False
         self._lanes, self._state = list(lanes), dataclasses.replace(state, lanes=dict(state.lanes))
         self._deal()
@@ -358,13 +375,11 @@ class RayPool:
             link.request(link.begin_number)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
         link = self._link_of[lane]
         num_ready = sum(request.done() for request in link.requests)
         message, parts = self._received(lane)
         link = self._link_of[lane]
-        if message.number != link.num_received or message.lane != lane:
-            raise OutOfStep
+        assert message.number == link.num_received and message.lane == lane
         link.num_received += 1
         if isinstance(message, FailureMessage):
             link.lanes = []
@@ -431,7 +446,7 @@ class RayPool:
     def _note_starts(self) -> None:
         """Note the actors that are ready now, and replace those that could not start."""
         if not self._ray.is_initialized():
-            raise ServerLost("this process is connected to Ray no more")
+            self._reconnect()
         for link in self._links:
             if link.ready or not link.starts.done():
                 continue
@@ -451,6 +466,16 @@ class RayPool:
             now = time.monotonic()
             self._deal_at = now if all(other.ready for other in self._links) else min(self._deal_at, now + wait_s)
 
+    def _reconnect(self) -> None:
+        """Connect this process to the cluster again, and start all actors there."""
+        if fatal := self._restarts.spend("this process is connected to Ray no more"):
+            raise fatal
+        try:
+            _connected(self._workers.address)
+        except ConfigError as error:
+            raise WorkerError(f"{error}; the workers of this loader run there") from error
+        self._start_all()
+
     def _replace(self, link: RayLink, error: BaseException) -> None:
         """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""
         self._end(link)
@@ -465,7 +490,6 @@ class RayPool:
         self._start(link)
 
     def interrupt(self) -> None:
-        """Have a `take` that waits in another thread raise `Interrupted`, and any later one until `begin`."""
         self._interrupted = True
         self._changed.set()
 
@@ -473,7 +497,6 @@ class RayPool:
         self._ray.kill(link.actor, no_restart=True)
 
     def close(self) -> None:
-        """End all actors. Batches that were handed out stay valid."""
         if self._ray.is_initialized():
             for link in self._links:
                 self._end(link)

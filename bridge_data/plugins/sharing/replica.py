@@ -27,7 +27,8 @@ import torch.distributed as dist
 from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.pinning import Pin, can_pin, pinned
+from bridge_data.loader.lane_pool import Pin
+from bridge_data.loader.pinning import can_pin, pinned
 from bridge_data.plugins.sharing.background import (
     BATCH,
     CLOSED,

@@ -238,13 +238,17 @@ class RecordLayout:
         if self.media_root is None:
             return sample | dict(record.values)
         rest = {name: value for name, value in record.values.items() if name not in self.dropped}
-        told = {name: self._visuals_told(name, rest[name], _is_chat(rest)) for name in _VISUAL_COLUMNS if name in rest}
-        told = {name: visuals for name, visuals in told.items() if visuals}
-        for name, visuals in told.items():
+        found = {
+            name: self._visuals_with_settings(name, rest[name], _is_chat(rest))
+            for name in _VISUAL_COLUMNS
+            if name in rest
+        }
+        found = {name: visuals for name, visuals in found.items() if visuals}
+        for name, visuals in found.items():
             numbered = enumerate(visuals)
             rest[name] = [self._stored(one, f"{name}.{n}", _VISUAL_COLUMNS[name], sample) for n, one in numbered]
         for column in list(self._columns_in(rest)):
-            if column.kind in ("image", "clip", "bytes") and column.name in rest and column.name not in told:
+            if column.kind in ("image", "clip", "bytes") and column.name in rest and column.name not in found:
                 for name, data in self._parts_of(column, rest.pop(column.name)):
                     if name in sample:
                         raise SampleError(f"column {column.name!r}: has another part {name!r}")
@@ -330,7 +334,7 @@ class RecordLayout:
         stored = self._stored(visual, f"content.{number}", kind, sample)
         return {"type": kind, **(stored if isinstance(stored, dict) else {kind: stored})}
 
-    def _visuals_told(self, name: str, value: Any, is_chat: bool) -> list[NamedVisual]:
+    def _visuals_with_settings(self, name: str, value: Any, is_chat: bool) -> list[NamedVisual]:
         """The images or videos in a column, if it says more of them than where each is; else none."""
         kind = _VISUAL_COLUMNS[name]
         if not isinstance(value, str | list | dict):

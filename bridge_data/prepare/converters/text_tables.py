@@ -449,8 +449,8 @@ class CocoCaptions(RecordSource):
         self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
 
     def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
-        for place, (start, end, value) in enumerate(stream.list_values()):
-            if not place and field == "image_id" and isinstance(value, dict) and "caption" not in value:
+        for position, (start, end, value) in enumerate(stream.list_values()):
+            if position == 0 and field == "image_id" and isinstance(value, dict) and "caption" not in value:
                 raise ValueError(
                     f"its annotations have no caption, but {listed(sorted(value))}: of COCO, only captions are read. "
                     "Give the file of captions, or write what you need of this one as JSON lines that name the images"

@@ -1,18 +1,17 @@
-"""The cache pool on a local disk: files are fetched into it in the background, and read from it when they are needed.
+"""The cache pool: files are fetched to a local disk in the background, and read from there when they are needed.
 
-Enters: files of file stores. Leaves: their content. Guarantee: a cache that is full, slow, emptied or broken costs only
-time: missing files are read from their store. The files of stores must not change meanwhile.
+Reads files of file stores. Returns their content. A cache that is full, slow, emptied or broken costs only time, since
+a missing file is read from its store. The files in stores must not change during a run.
 
-    FileStoreCachePool ─ what cookers use: which entry holds a file, what is stored of it, and the lazies
-    CacheFolder        ─ the folder of entries, which all processes of a user on a machine that name it share
+    FileStoreCachePool ─ the pool that cookers use: it names the entry of a file and its format, and makes the lazies
+    CacheFolder        ─ the folder of entries; all processes of a user on this machine that name it share it
 
-A `CacheFolder` guarantees: an entry is complete or absent; if several processes (ranks and workers alike) want one, one
-fetches it while the others wait; all entries together take at most `max_bytes`; files of a killed process are never
-read as content, and are removed. The first process in an unused folder empties it; the last one to leave removes it
-(unless it is lasting).
+In a `CacheFolder` an entry is complete or absent. If several processes want one entry, one of them fetches it and the
+others wait. All entries together take at most `max_bytes`. Files of a killed process are never read, and are removed.
+The first process that uses the folder empties it; the last one removes it, unless the folder is lasting.
 
-    users           each process holds a shared lock on it; a process with the exclusive lock is alone
-    usage           bytes and number of entries (or more); locked to add or remove entries
+    users           each process holds a shared lock on it; a process with the exclusive lock is the only one
+    usage           upper bounds of the bytes and the number of entries; locked while entries are added or removed
     owner-*         locked by a process that keeps private entries
     entries/*       an entry
     entries/*.part  an entry that is being fetched, locked by the process that fetches it
@@ -265,7 +264,7 @@ class CacheFileLazy(Lazy[T]):
     def __init__(self, name: str, pool: FileStoreCachePool, folder: "CacheFolder", entry: str) -> None:
         super().__init__(ds=None, fname=name, pool=pool)
         self._folder, self._entry = folder, entry
-        self._held: list[T] = []
+        self._loaded: list[T] = []
         self._discard = weakref.finalize(self, folder.discard, entry)
         self._discard.atexit = False
 
@@ -275,7 +274,7 @@ class CacheFileLazy(Lazy[T]):
         Raises:
             DatasetError: if the folder was emptied.
         """
-        if not self._held:
+        if not self._loaded:
             assert isinstance(self.pool, FileStoreCachePool)
             content = self._folder.read(self._entry)
             if content is None:
@@ -283,9 +282,9 @@ class CacheFileLazy(Lazy[T]):
                     f"{self.pool.cache_dir}: {self.fname!r} was stored here and is gone; was the folder emptied, or "
                     "the pool closed? Resolve lazies of `to_cache` earlier"
                 )
-            self._held.append(pickle.loads(content[1]))
+            self._loaded.append(pickle.loads(content[1]))
             self._discard()
-        return self._held[0]
+        return self._loaded[0]
 
     def __hash__(self) -> int:
         return hash(self._entry)

@@ -1,7 +1,7 @@
-"""File stores of data: a folder, a prepared tar data set, a prepared JSONL file; and those of a source.
+"""File stores over a folder, a prepared tar data set or a prepared JSONL file; and the stores that a source names.
 
-Enters: a path, or a source with its auxiliary data and the task encoder's decoder. Leaves: file stores. Those
-of a source decode files by extension, like the parts of samples.
+Reads a path, or a source with its auxiliary data and the task encoder's decoder. Returns file stores. Those of a source
+decode a file by its extension, as they decode the parts of samples.
 """
 
 import errno
@@ -54,6 +54,11 @@ class SystemFileStore(_NamedStore):
     A key is a path below the folder: relative, or absolute, also as a URL `file://`. One that leaves the folder is
     refused; links in the folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the
     file is also looked for without it. With `base_dir` None, keys are absolute paths, and any file can be read.
+
+    >>> from pathlib import Path
+    >>> _ = Path("a.txt").write_text("hello")
+    >>> SystemFileStore(".").get("a.txt")
+    b'hello'
 
     Raises:
         ConfigError: if there is no such folder.

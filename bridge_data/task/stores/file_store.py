@@ -1,13 +1,12 @@
-"""File stores: files by name, in any kind of storage; cache pools and lazies, to request them early and use them late.
+"""File stores, which read a file by its name from any kind of storage; and lazies, which read it later.
 
-Enters: a key, such as `images/0001.jpg`. Leaves: the file's content, decoded if the store decodes, and its source.
-Guarantees: a key leads to one file, found without listing the others; the same key gives the same content on any rank
-or worker and with any pool, so batches do not depend on the pool. A missing file is a failure of the sample that asks
-for it (`SampleError`); storage that cannot be read stops the run (`DatasetError`). A store can be pickled, and used by
-several threads.
+Reads a key, such as `images/0001.jpg`. Returns the content of the file (decoded, if the store decodes) and its source.
+A file is found without listing the others. A key gives the same content on any rank or worker and with any cache pool,
+so batches do not depend on the pool. A missing file is a `SampleError` of the sample that asks for it; storage that
+cannot be read is a `DatasetError`, which stops the run. A store can be pickled, and used by several threads.
 
-A lazy holds no content before `get`. Samples in packing buffers may hold lazies; states hold none: pending samples of a
-restored state are cooked again, which creates their lazies again.
+A lazy holds no content until `get` is called. Samples in packing buffers may hold lazies. States hold none: pending
+samples of a restored state are cooked again, which makes their lazies again.
 """
 
 import abc
@@ -23,7 +22,16 @@ T = TypeVar("T")
 
 
 class FileStore(abc.ABC, Generic[T]):
-    """Files by key. Your own store needs `__getitem__` and `get_path`."""
+    """Files by key. Your own store needs `__getitem__` and `get_path`.
+
+    >>> class Texts(FileStore[str]):
+    ...     def __getitem__(self, key):
+    ...         return key.upper(), SourceInfo(dataset_path="texts", index=key, shard_name="texts", file_names=(key,))
+    ...     def get_path(self):
+    ...         return "texts"
+    >>> Texts().get("a.txt")
+    'A.TXT'
+    """
 
     @abc.abstractmethod
     def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
@@ -92,7 +100,12 @@ class FileStore(abc.ABC, Generic[T]):
 
 
 class FileStoreDecoder(Protocol):
-    """Turns the content of files into objects. `SampleDecoder` is one."""
+    """Turns the content of files into objects. `SampleDecoder` is one.
+
+    >>> class Upper:
+    ...     def decode(self, fname, raw):
+    ...         return raw.decode().upper()
+    """
 
     @abc.abstractmethod
     def decode(self, fname: str, raw: bytes) -> Any:
@@ -132,7 +145,14 @@ class _FileStoreAround(FileStore[T]):
 
 
 class DecodeFileStore(_FileStoreAround[Any]):
-    """The files of `inner`, decoded."""
+    """The files of `inner`, decoded.
+
+    >>> from pathlib import Path
+    >>> from bridge_data import SampleDecoder, SystemFileStore
+    >>> _ = Path("a.txt").write_text("hello")
+    >>> DecodeFileStore(SystemFileStore("."), decoder=SampleDecoder()).get("a.txt")
+    'hello'
+    """
 
     def __init__(self, inner: FileStore[Any], *, decoder: FileStoreDecoder) -> None:
         self.inner, self.decoder = inner, decoder
@@ -248,7 +268,11 @@ class DirectLazy(Lazy[T]):
 
 
 class MockLazy(Lazy[T]):
-    """The result of `get_fn(fname)` at each `get`."""
+    """The result of `get_fn(fname)` at each `get`.
+
+    >>> MockLazy("a.txt", str.upper).get()
+    'A.TXT'
+    """
 
     def __init__(self, fname: str, get_fn: Callable[[str], T]) -> None:
         super().__init__(ds=None, fname=fname, pool=None)
@@ -266,7 +290,11 @@ class MockLazy(Lazy[T]):
 
 
 class NoCachePool(CachePool):
-    """A pool that fetches nothing in advance, and keeps objects in memory."""
+    """A pool that fetches nothing in advance, and keeps objects in memory.
+
+    >>> NoCachePool().to_cache([1, 2], "numbers").get()
+    [1, 2]
+    """
 
     def get(self, ds: FileStore[T], fname: str, sample: Any = None) -> T:
         return ds.get(fname, sample)

@@ -83,12 +83,12 @@ class _Commands(click.Group):
         except click.NoSuchOption as error:
             if error.option_name not in RENAMED:
                 raise
-            told = f"No such option {error.option_name!r}. Did you mean {RENAMED[error.option_name]!r}?"
-            raise click.UsageError(told, error.ctx) from None
+            message = f"No such option {error.option_name!r}. Did you mean {RENAMED[error.option_name]!r}?"
+            raise click.UsageError(message, error.ctx) from None
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
-            told = in_cli_words(str(error), command)
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {told}", err=True)
+            message = in_cli_words(str(error), command)
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
             ctx.exit(1)
 
 

@@ -158,7 +158,7 @@ def _folder(
         facts["odd_parts"] = [one.to_dict() for one in odd]
     total = f"{counted(facts['num_samples'], 'sample')} in {counted(len(names), 'shard')}"
     version = facts["energon_version"]
-    form = f"that of Energon {version}" if version else "that of an Energon that does not tell its version"
+    form = f"that of Energon {version}" if version else "that of an Energon whose version is unknown"
     rows = [
         ("data set", facts["path"]),
         ("holds", f"{total}, {sized(facts['num_bytes'])}"),

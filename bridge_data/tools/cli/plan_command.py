@@ -82,26 +82,26 @@ def plan(
     """
     config = str(find_run(Path(path)).config or path) if is_run(Path(path)) else path
     is_module = ":" in config and not is_remote(config) and not Path(config).exists()
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     data: Any = config
     run, encoder = BENCH_OPTIONS, None
     if is_module or (config.endswith((".yaml", ".yml")) and is_config(Path(config))):
         module = data_module(config)
         data, run, encoder = module.path, module.options, module.task_encoder
-        told = {} if is_module else training_settings(Path(config))
+        settings = {} if is_module else training_settings(Path(config))
     length = {name: options.pop(name) for name in ("steps", "tokens", "epochs", "source")}
     given = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     run = run.with_options(**options_of(given))
     if task_encoder is not None or encoder is None:
         encoder = DefaultTaskEncoder() if task_encoder is None else named_encoder(task_encoder)
     steps, size = run.trainer, run.data.batch_size or 1
-    per_step = world_size * told.get("num_accumulated", 1)
+    per_step = world_size * settings.get("num_accumulated", 1)
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     if length == dict.fromkeys(length):
-        samples = told.get("train_samples")
-        length["steps"] = told.get("train_steps") if samples is None else schedule.step_after(samples)
-        length |= {name: told.get(key) for name, key in (("tokens", "max_tokens"), ("epochs", "max_epochs"))}
-        length["source"] = told.get("epochs_of")
+        samples = settings.get("train_samples")
+        length["steps"] = settings.get("train_steps") if samples is None else schedule.step_after(samples)
+        length |= {name: settings.get(key) for name, key in (("tokens", "max_tokens"), ("epochs", "max_epochs"))}
+        length["source"] = settings.get("epochs_of")
     dataset = training_data(data, run.data, run.worker.changed(world_size=world_size), encoder)
     dataset = dataset.changed(deal=deal_of(run, schedule, world_size))
     dataset.skips = schedule.skips(steps.skip_steps)

@@ -127,12 +127,12 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
             path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress
         )
     for index in made:
-        click.echo("\n".join(_told(index)))
+        click.echo("\n".join(_summary(index)))
     if not made:
         click.echo(f"{path}: has no join, so there is nothing to prepare")
 
 
-def _told(index: JoinIndex) -> list[str]:
+def _summary(index: JoinIndex) -> list[str]:
     first = index.members[0]
     lines = [f"join on {first.path} [{first.split_part}]: {counted(index.num_rows, 'sample')}"]
     if index.num_left_out:

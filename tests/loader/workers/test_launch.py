@@ -20,7 +20,7 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server_of(loader: SavableDataLoader) -> psutil.Process:
-    pool = loader._lanes.pool
+    pool = loader._pool
     assert pool is not None
     return psutil.Process(pool._launcher.server.process.pid)
 

@@ -43,7 +43,7 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     found = []
     for step in range(8):
         found += some(loader, 5)
-        server = loader._lanes.pool._launcher.server.process.pid  # type: ignore[union-attr]
+        server = loader._pool._launcher.server.process.pid
         workers = psutil.Process(server).children()
         with contextlib.suppress(psutil.NoSuchProcess):  # the one that was killed before
             workers[step % len(workers)].send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     hanging = faults.plan_hang(2, 1)
     assert some(loader, 8) == in_turn(8)
     assert hanging.read_text() == "now"
-    server = psutil.Process(loader._lanes.pool._launcher.server.process.pid)  # type: ignore[union-attr]
+    server = psutil.Process(loader._pool._launcher.server.process.pid)
     workers = [os.pidfd_open(worker.pid) for worker in server.children()]
     assert len(workers) >= 3, "those of other loaders among them"
     server.send_signal(signal.SIGKILL)
@@ -89,7 +89,7 @@ def test_an_error_that_cannot_be_pickled_comes_as_its_text(loader: SavableDataLo
 def test_a_worker_that_hangs_is_replaced(
     loader: SavableDataLoader, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loader._lanes.pool, "_config", LoaderConfig(sample_timeout_s=0.2))
+    monkeypatch.setattr(loader._pool, "_config", LoaderConfig(sample_timeout_s=0.2))
     faults.plan(1, 3, "hang")
     with caplog.at_level(logging.WARNING, "bridge_data"):
         assert some(loader, 60) == in_turn(60)
@@ -107,5 +107,5 @@ def test_a_dataset_that_cannot_be_pickled_is_a_clear_error_at_once() -> None:
 def test_workers_are_never_further_ahead_than_asked(loader: SavableDataLoader) -> None:
     for _ in range(30):
         some(loader, 1)
-        for link in loader._lanes.current._links:  # type: ignore[union-attr]
+        for link in loader._pool._links:
             assert len(link._queue) <= 2

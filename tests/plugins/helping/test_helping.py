@@ -127,7 +127,7 @@ def loader_of(folder: str | Path, encoder: Any, num_workers: int, **options: Any
 
 
 def workers_of(loader: SavableDataLoader) -> list[int]:
-    return [] if loader._lanes.pool is None else loader._lanes.pool.processes()
+    return loader._pool.processes()
 
 
 def taken(loader: SavableDataLoader, num: int) -> list[Any]:

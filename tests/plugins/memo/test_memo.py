@@ -286,7 +286,7 @@ def test_a_part_that_a_redeal_leaves_to_a_lane_is_not_kept_as_its_sample(
         while memo._make_ahead(ref):
             pass
 
-    monkeypatch.setattr(memo_module.LaneMemo, "find", find)
+    monkeypatch.setattr(memo_module.LaneMemo, "_find", find)
     with get_savable_loader(train_dataset(data, num_lanes=2, **of(Splitting, calls))) as loader:
         assert len([batch for _, batch in zip(range(2), loader, strict=False)]) == 2  # in the middle of a sample
         state = loader.save_state_rank()

@@ -1,6 +1,7 @@
 """Workers on Ray: on a cluster whose nodes die and join where Ray is installed (`make test-ray`); without it, what the
 loader says and does."""
 
+import contextlib
 import itertools
 import logging
 import os
@@ -18,11 +19,13 @@ import pytest
 from bridge_data import RayWorkers, get_loader, get_savable_loader
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.loader import pinning
+from bridge_data.loader.lane_pool import LanePool
 from bridge_data.plugins.ray import ray_batches
 from bridge_data.run_options import LoaderConfig
 from tests.loader import ray_job
 from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
+from tests.loader.lane_pools import WorkersContract
 from tests.loader.streams import Streams, config, names
 from tests.loader.test_loader import some
 from tests.loader.test_scripts import TRAINER
@@ -46,7 +49,7 @@ class TestWithoutRay:
         ):
             assert loader.wait_for_workers()
             assert some(loader, 12) == in_turn(12)
-            assert len(loader._lanes.processes()) == 2
+            assert len(loader._pool.processes()) == 2
         assert 'pip install "bridge-data[ray]"' in caplog.text
 
     def test_a_required_cluster_is_an_error(self) -> None:
@@ -95,6 +98,31 @@ def nodes() -> Iterator[Nodes]:
     finally:
         ray.shutdown()
         found.cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+class TestPoolOnRay(WorkersContract):
+    num_workers = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def pool(cls, dataset: Streams, nodes: Nodes) -> Iterator[LanePool]:
+        cls.options = {"workers": RayWorkers(address=nodes.address)}
+        with contextlib.closing(cls.opened(dataset)) as pool:
+            yield pool
+
+    def workers(self, pool: LanePool) -> list[int]:
+        return living_actors()
+
+    def lose_server(self, pool: LanePool) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def resources(self) -> Any:
+        """Those of `pool` alone, soon."""
+        until(lambda: len(living_actors()) == self.num_workers, 60)
 
 
 @pytest.mark.slow
@@ -192,7 +220,7 @@ class TestOnRay:
         with get_savable_loader(Streams(config(0)), workers=workers, pin_memory=True) as loader:
             assert loader.wait_for_workers()
             assert some(loader, 10) == in_turn(10)
-            assert loader._lanes.pinning_thread is not None
+            assert isinstance(loader._pool, pinning.PinningPool)
             loader.restore_state_rank(loader.save_state_rank())
             assert some(loader, 10) == in_turn(10, start=10)
             for actor in living_actors():

@@ -5,7 +5,7 @@ package's version, the version that the user names, the names of the classes, an
 plain data (numbers, texts, containers of these, enums, dataclasses, decoders, inner encoders), the vocabulary and the
 settings that a tokenizer or processor stores. Code is not read, and any other object counts by the name of its class
 alone: what these do is what the named version stands for. Users of a key check it by making some samples again
-(`lanes.memo`, `lanes.sample_costs`).
+(the memo, the cost index).
 
 Caches (`functools.cached_property`) and what `__getstate__` leaves out do not count. `costs_key` is for the same
 costs: of a `Packing`, only how it counts the length matters. `content_keys` are for the same content.

@@ -29,8 +29,8 @@ from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
-from bridge_data.plugins.memo.samples_key import content_keys
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
+from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
 from tests.encoders.test_contrastive import parts_of
@@ -84,7 +84,7 @@ def test_a_tokenizer_in_use_and_a_saved_one_have_the_same_key(tmp_path: Path) ->
 
 
 def test_other_processes_find_the_same_key() -> None:
-    code = "from tests.plugins.memo.test_samples_key import qwen; print(qwen().costs_key())"
+    code = "from tests.task.test_samples_key import qwen; print(qwen().costs_key())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == qwen().costs_key()
 
