@@ -34,6 +34,7 @@ from bridge_data.data.metadata import (
     read_shard_counts,
     read_split,
     read_uuid,
+    split_shard,
     tar_index_path,
 )
 from bridge_data.data.paged_file import DamagedIndexError
@@ -46,6 +47,7 @@ from bridge_data.data.records import (
     RecordReader,
     Records,
     contents_of,
+    shard_identities,
     stored_records,
     verified,
 )
@@ -299,6 +301,18 @@ def _verified(records: ShardSet) -> Records:
         why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if records.index is None else ""
         raise ConfigError(f"{records.root}: has no digests to verify{why}; run `{fix_command}`")
     return dataclasses.replace(records, verifies_digests=True)
+
+
+@shard_identities.register
+def _shard_identities(records: ShardSet) -> list[Any]:
+    """Name, size, what is known of the contents, and the excluded samples."""
+    excluded: dict[str, list[str]] = {}
+    for sample in sorted(records.excluded):
+        excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
+    start, more = contents_of(records)  # of a first shard that was replaced, all are other ones
+    sums = [more] * len(records.names) if records.index is None else records.index.sums(records.names)
+    shards = zip(records.identity()["shards"], sums, strict=True)
+    return [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
 
 
 class ShardReader(RecordReader):

@@ -376,6 +376,14 @@ def _contents(records: Selection) -> Contents:
     return contents_of(records.records)
 
 
+@functools.singledispatch
+def shard_identities(records: Records) -> list[Any]:
+    """For each shard, a value for `json.dumps` that differs if its samples do. Data that do not tell their shards apart
+    change as a whole."""
+    whole = records.identity(), contents_of(records)
+    return [[*whole, shard] for shard in range(len(records.shards))]
+
+
 def fingerprint_of(records: Records) -> str:
     """24 hex digits that identify the samples and their order: 16 of their identity, 8 of their first bytes.
 

@@ -27,6 +27,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
     },
     "nodes": {

@@ -1,7 +1,9 @@
 """The contract of every kind of `Records`: what they know without reading samples is what their readers read. To add a
 kind, add a line to `KINDS`. (Formats by their paths: `tests/plan/test_formats.py`; blocks: `test_blocks.py`.)"""
 
+import bisect
 import itertools
+import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +13,15 @@ import pyarrow as pa
 import pytest
 
 from bridge_data.data import RawSample, Records, Subset
-from bridge_data.data.records import count_samples, selected_number, stored_number, stored_records
+from bridge_data.data.records import (
+    contents_of,
+    count_samples,
+    fingerprint_of,
+    place_of,
+    selected_number,
+    stored_number,
+    stored_records,
+)
 from bridge_data.data.sample_columns import INDEX, ROWS_AT_ONCE, columns_of
 from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of
 from bridge_data.data.sample_lookup import find_sample
@@ -30,6 +40,7 @@ from bridge_data.samples import TextSample
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
 from tests.data.joins import dataset, join, narrowed, rows
+from tests.data.reads import record_reads
 from tests.data.tars import write_tar
 from tests.plugins.where.test_choosing import Clause
 from tests.prepare.converters.originals import write_mds
@@ -63,7 +74,7 @@ def unprepared(folder: Path) -> Records:
 
 
 def lines(folder: Path) -> Records:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").write_text('{"n": 1}\n\n' * 12)
     prepare_jsonl(folder / "a.jsonl")
     return opened(folder / "a.jsonl")
@@ -170,6 +181,66 @@ def samples_of(records: Records) -> list[RawSample]:
     """Shard and key of each sample, as they are read."""
     reader = records.reader()
     return [reader.read(index, ()) for index in range(count_samples(records))]
+
+
+def test_the_identity_is_that_of_the_samples_wherever_they_are(records: Records, kind: str, tmp_path: Path) -> None:
+    known = records.identity(), fingerprint_of(records), contents_of(records), records.shards
+    sent = pickle.loads(pickle.dumps(records))
+    assert (sent.identity(), fingerprint_of(sent), contents_of(sent), sent.shards) == known
+    assert json.loads(json.dumps(records.identity())) is not None
+    if "Lance" not in kind:  # which names its files anew
+        again = KINDS[kind](tmp_path / "elsewhere" / "data")
+        assert (again.identity(), fingerprint_of(again), contents_of(again), again.shards) == known
+
+
+def test_a_block_has_the_samples_that_are_read_singly(records: Records) -> None:
+    """With all parts, and with one; None stands for a sample that is read singly."""
+    reader, first = records.reader(), 0
+    for _, count in records.shards:
+        shard, first = range(first, first + count), first + count
+        parts = next((name for index in shard for name in reader.read(index).parts), None)
+        for wanted in (None, {parts}):
+            block = reader.read_block(shard, wanted) if count > 1 and reader.has_blocks else None
+            for at, index in enumerate(shard if block is not None else ()):
+                assert block is not None
+                sample, content = reader.read(index, wanted), block.contents[at]
+                found = {block.name: content} if block.name else content
+                assert (block.keys[at], block.shard_name, found) == (sample.key, sample.shard_name, sample.parts)
+                assert block.numbers[at] == sample.index
+
+
+def test_what_is_read_is_what_was_announced(records: Records, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of data that can tell before they are read; headers are read once, before the first sample."""
+    reader, first, reads = records.reader(), 0, record_reads(monkeypatch)
+    for _, count in records.shards:
+        shard, first = range(first, first + count), first + count
+        for block in (shard, *(range(index, index + 1) for index in shard)):
+            ranges = reader.byte_ranges(block) if block else ()
+            for index in block:
+                reader.read(index)
+            reads.clear()
+            if len(block) == 1:
+                reader.read(block[0])
+            elif block and reader.has_blocks:
+                reader.read_block(block, None)
+            if ranges and "without our index" not in kind and "without some" not in kind:
+                for path, start, num_bytes in reads:
+                    spans = [(begin, begin + size) for name, begin, size in ranges if name == path]
+                    assert any(begin <= start and start + num_bytes <= end for begin, end in spans), (path, start)
+
+
+def test_errors_name_the_shard_of_a_sample_and_a_number_that_is_none(records: Records) -> None:
+    reader, num_samples = records.reader(), count_samples(records)
+    ends = [*itertools.accumulate(count for _, count in records.shards)]
+    for index, sample in enumerate(samples_of(records)):
+        assert place_of(records, index).startswith(f"{sample.shard_name}/")
+        name, _ = records.shards[bisect.bisect_right(ends, index)]
+        assert name == sample.shard_name and sample.full_key.endswith(sample.key)
+    for wrong in (-1, num_samples):
+        with pytest.raises(IndexError):
+            reader.read(wrong)
+        with pytest.raises(IndexError):
+            reader.byte_ranges(range(wrong, wrong + 1))
 
 
 def test_keys_of_any_range_are_those_that_are_read(records: Records) -> None:

@@ -28,24 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data import storage
-from bridge_data.data.metadata import META_FOLDER, split_shard
-from bridge_data.data.prepared import ShardSet
+from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.records import (
     Records,
     Selection,
     contents_of,
     count_samples,
-    counts_of,
     fingerprint_of,
     label_of,
     place_of,
+    shard_identities,
     split_part_of,
     stored_records,
 )
 from bridge_data.data.sample_columns import arrow_package
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
-from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.storage import Location, RemotePath, location
 
 COSTS_VARIABLE = "BRIDGE_DATA_COSTS"
@@ -342,21 +340,7 @@ def _written(path: Location) -> str:
 def shard_stamps(base: Records) -> list[str]:
     """For each shard of stored records, 16 hex digits that differ if its samples do: of its name, its size, what is
     known of its contents, and the excluded samples. Data that do not tell their shards apart change as a whole."""
-    identity = base.identity()
-    stamped: list[Any]
-    if isinstance(base, ShardSet):
-        excluded: dict[str, list[str]] = {}
-        for sample in sorted(base.excluded):
-            excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
-        start, more = contents_of(base)  # of a first shard that was replaced, all are measured again
-        sums = [more] * len(base.names) if base.index is None else base.index.sums(base.names)
-        shards = zip(identity["shards"], sums, strict=True)
-        stamped = [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
-    elif isinstance(base, TableRecords):
-        groups = zip(identity["tables"], base.files, strict=True)
-        stamped = [[table, group] for table, file in groups for group in range(file.num_groups)]
-    else:
-        stamped = [[identity, contents_of(base), shard] for shard in range(len(counts_of(base)))]
+    stamped = shard_identities(base)
     return [_digest(json.dumps(one, sort_keys=True).encode()) for one in stamped]
 
 

@@ -38,6 +38,7 @@ from bridge_data.data.records import (
     contents_of,
     label_of,
     place_of,
+    shard_identities,
 )
 from bridge_data.data.sample_columns import ColumnPath, ColumnValues, SampleColumns
 from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of, number_of_key, scan_keys
@@ -410,6 +411,12 @@ def _digest(content: bytes) -> str:
 @contents_of.register
 def _contents(records: TableRecords) -> Contents:
     return Contents(records.ends)
+
+
+@shard_identities.register
+def _shard_identities(records: TableRecords) -> list[Any]:
+    files = zip(records.identity()["tables"], records.files, strict=True)
+    return [[table, group] for table, file in files for group in range(file.num_groups)]
 
 
 @files_of.register
