@@ -88,13 +88,18 @@ class Nothing:
         """Nothing."""
 
 
+@functools.cache
+def _finder(name: str) -> Callable[[Any], Any] | None:
+    return find_extension("withheld", name)
+
+
 def withheld(records: Records) -> Withheld:
     """The samples of `records` that may not be read, as of the first call for these records in this process.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
     """
-    find = find_extension("withheld", "records")
+    find = _finder("records")
     found: Withheld = Nothing() if find is None else find(records)
     return found
 
@@ -105,7 +110,7 @@ def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
     """
-    find = find_extension("withheld", "files")
+    find = _finder("files")
     found: Iterable[tuple[int, int, str]] = () if find is None else find(files)
     return list(found)
 
