@@ -306,6 +306,8 @@ class Lane:
         state = {**self._head, "micro_batches": self._micro_batches}
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["packs"] = own
+        if self._extras is not None and (saved := self._extras.save()):
+            state["extras"] = saved
         if pending := self.pending:
             state["pending"] = self.draws.written(pending)
         return state
