@@ -29,7 +29,7 @@ from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import clone_file, replacing, writing
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaRule
+    from bridge_data.prepare.media_rule import MediaRule
 
 _TABLES = (
     """CREATE TABLE samples (
@@ -326,7 +326,7 @@ def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
         if shared is not None:
             fix_command = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
             raise DatasetError(
-                f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
+                f"{root}: {shared.in_words(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
                 f"`{fix_command}` first, which puts the shard's name in front of each key."
             )
         with replacing(path) as temporary:
