@@ -1,10 +1,10 @@
 """The data of a Megatron-Bridge run: its settings (the `dataset` of a `ConfigContainer`), and the loaders made of them.
 
-Enters: plain settings, from a recipe, a YAML file or the command line; then Bridge's context for building data sets.
-Leaves: the same settings, checked; the loaders for training and validation, which Bridge wraps into its
-`RerunDataIterator`. Guarantees: each setting has an effect, or is refused with the reason; if Bridge is installed, they
-are also settings of its own class, so that it checks and derives the same for them; the loaders save and restore with
-Bridge's checkpoints. Importing this module imports nothing of Bridge; only making a config does.
+Reads plain settings, from a recipe, a YAML file or the command line; then Bridge's context for building data sets.
+Returns the same settings, checked, and the loaders for training and validation, which Bridge wraps into its
+`RerunDataIterator`; they save and restore with Bridge's checkpoints. Each setting has an effect, or is refused with the
+reason. If Bridge is installed, the settings are also of its own class, so that it checks and derives the same for them.
+Importing this module imports nothing of Bridge; only making a config does.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
