@@ -19,8 +19,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
     "features": {
+        "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },
     "recorders": {
