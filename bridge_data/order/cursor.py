@@ -1,7 +1,7 @@
 """The position of a lane: what it reads next of each source, and of which source it reads.
 
-Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
-the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
+Reads the rows of the sources, a blend, a lane, and a saved state. Returns `SampleRef`s with their draw numbers. Its
+state is plain integers, a few per source drawn from. A cursor set to it continues exactly as the one that saved it.
 
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a re-deal left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
@@ -66,11 +66,8 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: SampleWindow | None = None
 
-    def fault(self, draws: int | None = None) -> str | None:
-        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
-        position = self._shuffle, self._number, self._offset, self._taken
-        if found := self._row.fault(self._lane, position, draws):
-            return found
+    def fault(self) -> str | None:
+        """Why the position, from a saved state, is none in these data; None if it is one."""
         self._window = self._row.window(self._lane, self._shuffle, self._number)
         size = len(self._window) if self._window else 0
         if self._offset > size:
@@ -337,7 +334,7 @@ class Cursor:
         """The stream of a source's row at its saved position."""
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
-        if fault := stream.fault(self.draws):
+        if fault := stream.fault():
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 

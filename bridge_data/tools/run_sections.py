@@ -299,7 +299,7 @@ _MANY_MICRO_BATCHES = 1_000
 class RunSection:
     """The micro-batches of the job from that of `state` on, over `dataset`, whose sources have the numbers
     `source_numbers` in the current run. `changes` are the later changes of the forgotten samples. `unknown`: why its
-    samples cannot be told; "" if they can."""
+    samples cannot be found; "" if they can."""
 
     def __init__(
         self,
@@ -601,7 +601,7 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
 
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
-    """Why samples after the last state cannot be told: the lists of forgotten samples have changed since; "" if not."""
+    """Why samples after the last state are not known: the lists of forgotten samples have changed since; "" if not."""
     then = lists_at(history_of(state), state.micro_batch_index)
     now: ListVersions = {} if (forgotten := forgotten_in(dataset)) is None else forgotten.lists
     if then == now:

@@ -20,7 +20,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial
@@ -371,10 +371,20 @@ class Helping:
                 os.close(file)
 
 
-class HelpedMaker:
-    """Asks the peers of `helping` for each sample before `inner` makes it, while that posts what its lanes load."""
+class Peers(Protocol):
+    """Those who may have made a sample."""
 
-    def __init__(self, helping: Helping, inner: Maker, lane: LaneView) -> None:
+    posts: bool
+    """Whether they are asked."""
+
+    def find(self, ref: SampleRef) -> Outcome | None:
+        """The outcome of a sample, if one of them has made it."""
+
+
+class HelpedMaker:
+    """Asks `helping` for each sample before `inner` makes it."""
+
+    def __init__(self, helping: Peers, inner: Maker, lane: LaneView) -> None:
         self._helping, self._inner, self._lane = helping, inner, lane
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
