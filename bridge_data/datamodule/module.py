@@ -35,7 +35,6 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.plugins.planned.planned import deal_of, is_dealt
 from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
@@ -198,7 +197,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         balance = self.options.trainer.balance
         self._balancing: Callable[[BatchSchedule, int, WorkerConfig], Any] | None = None
         """What says how ranks balance a step; None if they do not."""
-        if balance is not False and not is_dealt(self.options):
+        if balance is not False and not self.options.deals_packs:
             balanced_by = extension("features", "balance", needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
         if task_encoder is not None:
@@ -249,8 +248,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
             dataset.skips = self._checked_skips(worker_config.world_size)
             num_ranks = worker_config.world_size
-            deal = deal_of(self.options, self._batch_schedule(num_ranks), num_ranks)
-            return dataset if deal is None else dataset.changed(deal=deal)
+            if not self.options.deals_packs:
+                return dataset
+            deal = extension("features", "step_deal", needed_by=f"balance={self.options.trainer.balance!r}")
+            dealt: LaneDataset = deal(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
+            return dealt
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from bridge_data.data.records import RecordReader
+from bridge_data.data.records import RecordReader, counts_of, names_of
 from bridge_data.data.sample_lookup import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
@@ -29,7 +29,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.forgotten import forgotten_in
-from bridge_data.plugins.planned.planned import deal_of
+from bridge_data.plugins.planned.planned_sources import dealt
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
 
@@ -365,8 +365,8 @@ class SampleNames:
         """The name of the shard of a sample."""
         records = self.sources[source].records
         if source not in self._ends:
-            self._ends[source] = list(itertools.accumulate(records.counts))
-        return records.names[bisect.bisect_right(self._ends[source], index)]
+            self._ends[source] = list(itertools.accumulate(counts_of(records)))
+        return names_of(records)[bisect.bisect_right(self._ends[source], index)]
 
     def key(self, source: int, index: int) -> str:
         """The key of a sample, `shard/key`."""
@@ -540,7 +540,7 @@ def open_run(
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     dataset.skips = schedule.skips(steps.skip_steps)
-    dataset = dataset.changed(deal=deal_of(settings.options, schedule, settings.world_size))
+    dataset = dealt(dataset, settings.options, schedule, settings.world_size)
     return RunOrder(
         dataset,
         schedule=schedule,

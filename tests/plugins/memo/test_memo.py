@@ -256,7 +256,7 @@ def test_planned_packs_in_lockstep_make_each_sample_once(tmp_path: Path, memo: M
 
     def found(memo: Memo | None) -> list[Any]:
         data = planned_packs.planned(tmp_path, SlowTexts(), repeat=False)
-        data.num_checked = 0  # whose samples would be made again, too
+        data.wrappers = ()  # whose samples would be made again, too
         with get_savable_loader(data, memo=memo) as loader:
             return [*loader, loader.save_state_rank()]
 
