@@ -1,9 +1,9 @@
 """The ledger: sums over keyed hashes of all samples that a run received, so that two runs can be compared.
 
-Enters: the references of each micro-batch, and its number in the job. Leaves: two sums of 128 bits. `positioned` hashes
+Reads the references of each micro-batch, and its number in the job. Returns two sums of 128 bits. `positioned` hashes
 (micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
-`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Guarantee: sums of parts add up
-to the sum of the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
+`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Sums of parts add up to the sum of
+the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
 
 Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were dealt,
 `[samples, positioned, unpositioned]`, and the state of the job those from before, `[since, samples, positioned,
