@@ -46,7 +46,7 @@ from bridge_data.data.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
-from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
+from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 
 TRAIN = "train"
 """The only split part of such tars."""
@@ -276,9 +276,9 @@ def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None
             num_samples += len(Segment.of(segment))
         raise_faults(errors, len(tars.names))
         if not num_samples:
-            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.told())}")
+            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.messages())}")
         index.finish(index.content_uuid())
-    for note in notes.told():
+    for note in notes.messages():
         logger.warning("%s: %s", tars.path, note)
     seconds = time.monotonic() - started
     logger.info("%s: %d samples were indexed in %.1f s: %s", tars.path, num_samples, seconds, path)

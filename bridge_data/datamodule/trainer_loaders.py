@@ -1,10 +1,10 @@
 """The loaders as trainers use them: training is endless, and saved and restored for all ranks at once; every evaluation
 starts at the first sample.
 
-Enters: a loader. Leaves, for training: its batches, endlessly. Guarantees: the state of rank 0 has all lanes of the
-job, so any number of ranks can be restored from it. It is the position after the last batch delivered, even if
-the consumer prefetches. Batches that were prefetched and never delivered come again. Leaves, for validation: one pass
-at a time for Lightning, batches without end for Megatron, which only calls `next`.
+Reads a loader. Returns, for training, its batches, endlessly. The state of rank 0 has all lanes of the job, so any
+number of ranks can be restored from it. It is the position after the last batch delivered, even if the consumer
+prefetches: batches that were prefetched and never delivered come again. Returns, for validation, one pass at a time for
+Lightning, batches without end for Megatron, which only calls `next`.
 """
 
 import collections

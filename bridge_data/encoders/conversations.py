@@ -66,6 +66,13 @@ class ConversationSample(Sample):
     the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
     or (3, H, W) tensors, uint8 or float32 in 0..1; or a `Visual` of one. `tools` are JSON schemas of what the assistant
     may call.
+
+    >>> sample = ConversationSample(
+    ...     __key__="0.tar/7",
+    ...     messages=[{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}],
+    ... )
+    >>> sample.messages[1]["content"]
+    '2'
     """
 
     messages: list[dict[str, Any]]
@@ -118,6 +125,13 @@ def cook_conversation(
     videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that
     are named, in that order. `stores` are the auxiliary data: one store, or of several the one called `images` or
     `videos`. The placeholders are those of the encoder.
+
+    >>> from bridge_data import DefaultTaskEncoder
+    >>> class Encoder(DefaultTaskEncoder):
+    ...     cookers = [Cooker(cook_conversation)]
+    >>> row = {"conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]}
+    >>> cook_conversation(CrudeSample({"__key__": "0.tar/7", "json": row})).messages
+    [{'role': 'user', 'content': '1 + 1?'}, {'role': 'assistant', 'content': '2'}]
 
     Raises:
         SampleError: if it holds no turns, or something that a conversation cannot hold.

@@ -1,7 +1,7 @@
 """Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
-Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
-settings or the metadata are raised here, before the first sample is read.
+Reads a path and the settings of a run. Returns one `LaneDataset`, or one for each source. Errors in the settings or the
+metadata are raised here, before the first sample is read.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, Unpack
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
@@ -47,6 +48,15 @@ def get_train_dataset(
     `datasets`, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
     these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 
+    >>> from bridge_data import InMemoryDataset, TextSample, WorkerConfig
+    >>> dataset = get_train_dataset(
+    ...     InMemoryDataset([TextSample(__key__=str(number), text="a") for number in range(100)]),
+    ...     worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+    ...     batch_size=4,
+    ...     shuffle_buffer_size=100,
+    ...     max_samples_per_sequence=None,
+    ... )
+
     Args:
         task_encoder: the user's hooks; a `DefaultTaskEncoder` if None.
         batch_size, shuffle_buffer_size, max_samples_per_sequence, **options: `TrainingOptions` explains them all.
@@ -76,6 +86,15 @@ def get_val_dataset(
     **options: Unpack[DatasetKeywords],
 ) -> LaneDataset:
     """The validation data at `path`: every sample once, in the order of the data.
+
+    >>> from bridge_data import TextSample, WorkerConfig, get_loader
+    >>> dataset = get_val_dataset(
+    ...     {"val": [TextSample(__key__=str(number), text="a") for number in range(10)]},
+    ...     worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+    ...     batch_size=4,
+    ... )
+    >>> [len(batch.text) for batch in get_loader(dataset)]
+    [4, 4, 2]
 
     Args:
         limit: micro-batches of the whole job after which it ends; None for all.
@@ -126,7 +145,7 @@ def training_data(
         virtual_epoch_length=options.virtual_epoch_length,
     )
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_data(
@@ -143,7 +162,7 @@ def validation_data(
     plan = _plan(path, split_part, options, training=False)
     dataset = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_sources(
@@ -160,7 +179,8 @@ def validation_sources(
 
     def of_source(source: Source) -> LaneDataset:
         plan = Plan(source, (source,), None)
-        return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        made = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        return _featured(made, options)
 
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
@@ -286,5 +306,14 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
         drop_last=options.batch_drop_last,
         packing_buffer_size=options.packing_buffer_size,
         max_micro_batches=limit,
-        planned=options.packing == "planned",
     )
+
+
+def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
+    """`dataset` with what plug-ins add for its options."""
+    if dataset.order.rule is not None:
+        needed_by = f"weight_unit: {dataset.plan.weight_unit}"
+        dataset = extension("features", "cost_checks", needed_by=needed_by)(dataset)
+    if options.packing != "online":
+        dataset = extension("features", options.packing, needed_by=f"packing={options.packing!r}")(dataset)
+    return dataset

@@ -1,7 +1,7 @@
 """A loader for training code that saves and restores each data-parallel rank by itself, as Megatron-LM's does.
 
-Enters: what a `SavableDataLoader` takes. Leaves: the same batches. Guarantee: what such code saves restores on any
-number of ranks, and a state that is refused is not passed over, though that code goes on after any error.
+It takes what a `SavableDataLoader` takes, and gives the same batches. What such code saves restores on any number of
+ranks. After a state was refused there are no batches, though such code goes on after any error.
 """
 
 from __future__ import annotations

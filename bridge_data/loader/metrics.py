@@ -1,10 +1,9 @@
 """Metrics of a loader: what it has handed out, how long the trainer waited for it, and the memory it uses.
 
-Enters: the counts that came with the batches, the times of an iteration (`Timed`), and the position. Leaves: a
-`LoaderMetrics`, made by the `Meter` of a rank, of this rank or of all.
-Guarantees: counts are of batches handed out, not of batches prefetched or made again by a replaced worker.
-They start at 0 when the loader is made, also after a restore; `epochs` come from the position, so they
-continue. Nothing runs in the background.
+Reads the counts that came with the batches, the times of an iteration (`Timed`), and the position. Returns a
+`LoaderMetrics`, made by the `Meter` of a rank, of this rank or of all. Counts are of batches handed out, not of batches
+prefetched or made again by a replaced worker. They start at 0 when the loader is made, also after a restore; `epochs`
+come from the position, so they continue. Nothing runs in the background.
 """
 
 from __future__ import annotations

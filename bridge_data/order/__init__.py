@@ -5,7 +5,6 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    cost_blend    which source a draw takes, by weights of a cost of samples, such as tokens
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order
@@ -24,15 +23,7 @@ rest of the epochs in progress into the *inboxes* of the new lanes.
 
 A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).
 
-To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
-smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,
-`Row.window` and `Window.take`, which blocks it has, `Row.blocks`. What a feature keeps in states is an
-extra. The integers of a
-position: `Stream.position` and `BEGINNING` of `cursor`, the columns in `redeal`, the slices of `Inbox`. Errors about
-what is not as it was saved are in `state`; about positions that do not exist, in the `fault` of a row or a stream, and
-where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
-by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error; what a restore with
-`strict=False` refuses, `redeal.migrate`. The order itself may only change with `state.VERSION`: golden files hold it.
+The order may only change together with `state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

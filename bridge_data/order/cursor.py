@@ -1,7 +1,7 @@
 """The position of a lane: what it reads next of each source, and of which source it reads.
 
-Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
-the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
+Reads the rows of the sources, a blend, a lane, and a saved state. Returns `SampleRef`s with their draw numbers. Its
+state is plain integers, a few per source drawn from. A cursor set to it continues exactly as the one that saved it.
 
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a re-deal left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
@@ -22,7 +22,7 @@ import numpy as np
 from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
-from bridge_data.plugins.planned.cost_blend import CostBlend, LaneDraws
+from bridge_data.order.sample_blend import LaneBlend, SampleBlend
 
 State = dict[str, Any]
 
@@ -66,11 +66,8 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: SampleWindow | None = None
 
-    def fault(self, draws: int | None = None) -> str | None:
-        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
-        position = self._shuffle, self._number, self._offset, self._taken
-        if found := self._row.fault(self._lane, position, draws):
-            return found
+    def fault(self) -> str | None:
+        """Why the position, from a saved state, is none in these data; None if it is one."""
         self._window = self._row.window(self._lane, self._shuffle, self._number)
         size = len(self._window) if self._window else 0
         if self._offset > size:
@@ -239,14 +236,14 @@ _as_reference = functools.partial(tuple.__new__, SampleRef)
 class Cursor:
     """The training order of one lane: the blend chooses the source, the source gives first its inbox, then its row.
 
-    A blend by cost has one more number in the state: `costs`, what the lane has drawn of each source.
+    A blend that looks at samples has its own part of the state: `blend`.
 
     `generations` has the rows of all sources under each geometry that inboxes refer to, the current one last. At a
     finite end, sources whose row has ended are passed over until all have ended.
     """
 
     def __init__(
-        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | CostBlend | None, lane: int
+        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | SampleBlend | None, lane: int
     ) -> None:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
@@ -276,11 +273,10 @@ class Cursor:
                 del run[-len(refs) :]
                 drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
                 self.draws += len(refs)
-        elif self._by_cost is not None:
-            self._take_by_cost(self._by_cost, count, drawn)
-        else:
-            assert not isinstance(self._blend, CostBlend)
+        elif isinstance(self._blend, Blend | Schedule):
             self._take_of_blend(self._blend, count, drawn)
+        elif self._lane_blend is not None:
+            self._take_by_samples(self._lane_blend, count, drawn)
         if not drawn:
             raise StopIteration
         return drawn
@@ -305,18 +301,18 @@ class Cursor:
             else:
                 ended.add(source)
 
-    def _take_by_cost(self, draws: LaneDraws, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
-        while len(drawn) < count and (source := draws.first()) is not None:
+    def _take_by_samples(self, blend: LaneBlend, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
+        while len(drawn) < count and (source := blend.first()) is not None:
             run = self._runs[source]
             if run:
                 drawn.append((self.draws, run.pop()))
                 self._changed.add(source)
                 self.draws += 1
-                draws.draw()
+                blend.draw()
             else:
                 ahead = self._next_run(source)[::-1]
                 parts = np.array([ref.part for ref in ahead])
-                draws.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
+                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
@@ -337,7 +333,7 @@ class Cursor:
         """The stream of a source's row at its saved position."""
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
-        if fault := stream.fault(self.draws):
+        if fault := stream.fault():
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 
@@ -352,8 +348,8 @@ class Cursor:
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
         state: State = {"draws": self.draws, "cursors": dict(self._saved)}
-        if self._by_cost is not None:
-            state["costs"] = dict(self._by_cost.drawn)
+        if self._lane_blend is not None:
+            state["blend"] = self._lane_blend.state()
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
             state["inbox"] = inboxes
         return state
@@ -378,6 +374,6 @@ class Cursor:
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
-        self._by_cost: LaneDraws | None = None
-        if isinstance(self._blend, CostBlend):
-            self._by_cost = LaneDraws(self._blend, self.lane, self._num_lanes, state.get("costs", {}))
+        self._lane_blend: LaneBlend | None = None
+        if self._blend is not None and not isinstance(self._blend, Blend | Schedule):
+            self._lane_blend = self._blend.lane(self.lane, self._num_lanes, state.get("blend"))

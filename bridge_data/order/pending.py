@@ -1,9 +1,9 @@
 """What a lane has drawn and not yet emitted, as its state keeps it.
 
-Input: items of a saved state, a cursor. Output: references of the samples. Guarantee: pending packs and groups are
-restored as they were chosen, and no payload is stored. An item is stored as the number of its draw, counted from a base
-cursor; on restore, the order is replayed from there to find the sample again. It is `[offset, part]` where a generator
-hook made several parts of a sample, and `[source, epoch, index, part]` where the item is older than the base cursor.
+Reads the items of a saved state, and a cursor. Returns references of the samples. Pending packs and groups are restored
+as they were chosen, and no payload is stored. An item is stored as the number of its draw, counted from a base cursor;
+on restore, the order is replayed from there to find the sample again. It is `[offset, part]` where a generator hook
+made several parts of a sample, and `[source, epoch, index, part]` where the item is older than the base cursor.
 """
 
 import collections

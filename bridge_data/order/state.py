@@ -1,10 +1,9 @@
 """The state of a loader: the position of each lane, and a fingerprint of the run that the positions belong to.
 
-Input: lane states, the fingerprint; or a saved state as plain data. Output: one plain dict of int, float, str, list and
-dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Guarantees: a state that is read is as it
-was saved, lane by lane, or is a `StateError` that names the lane (whether a position exists in the data is checked
-later, when the position is used); and it is restored only in a run where it means the same samples, or is a
-`StateError` that names the differences.
+Reads lane states and the fingerprint, or a saved state as plain data. Returns one plain dict of int, float, str, list
+and dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Raises a `StateError` that names the
+lane if a state is not as it was saved (whether a position exists in the data is checked later, when it is used), and
+one that names the differences if a state is restored in a run where it would mean other samples.
 
 A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
 lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
@@ -52,7 +51,8 @@ class LoaderState:
     """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
-    """Data, weights and settings that determine which samples the positions mean."""
+    """Data, weights and settings that determine which samples the positions mean. What is a dict by the unique names of
+    sources is compared for those that both runs have."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
     micro_batch_index: int
@@ -155,7 +155,7 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"the loader state has format {data.get('version')}, this release reads format {VERSION}: the same "
+                f"the loader state is of version {data.get('version')}, this release reads version {VERSION}: the same "
                 "cursors may mean other samples. Start the data from the beginning (restore the model without the "
                 "state of its data), or resume with the release that wrote it."
             )
@@ -243,35 +243,38 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
 
 
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
-    common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
+    was, now = dict(saved.get("sources") or []), dict(current.get("sources") or [])
     for name in [*saved, *(name for name in current if name not in saved)]:
-        was, now = saved.get(name), current.get(name)
-        if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
-            was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
-        if name == "contents":
-            yield from _other_contents(was, now, dict(current["sources"]))
-            continue
-        if name != "sources":
-            if was != now:
-                yield name, f"{name}: the state has {was}, this run has {now}"
-            continue
-        was_keys, now_keys = dict(was or []), dict(now or [])
-        gone = [f"{label} ({key})" for key, label in was_keys.items() if key not in now_keys]
-        new = [f"{label} ({key})" for key, label in now_keys.items() if key not in was_keys]
-        if gone or new:
-            changed = sorted(
-                {str(label) for key, label in was_keys.items() if key not in now_keys} & {*now_keys.values()}
-            )
-            hint = (
-                f"; {', '.join(changed)}: the shards, the split, `subset:` or what `where:` chooses differ"
-                if changed
-                else ""
-            )
-            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
-        elif list(was_keys) != list(now_keys):
-            yield name, "sources: the same, in another order"
-        if exchanged := _exchanged(was_keys, now_keys):
-            yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
+        before, after = saved.get(name), current.get(name)
+        if name == "sources":
+            yield from _other_sources(was, now)
+        elif name == "contents":
+            yield from _other_contents(before, after, now)
+        else:
+            before, after = (_of_common(of, was, now) for of in (before, after))
+            if before != after:
+                yield name, f"{name}: the state has {before}, this run has {after}"
+
+
+def _of_common(value: Any, was: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """What is by source, of those that both runs have: one that is gone or new is told as such."""
+    if isinstance(value, dict) and value.keys() <= was.keys() | now.keys():
+        return {key: of for key, of in value.items() if key in was and key in now} or None
+    return value
+
+
+def _other_sources(was: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
+    """Sources by their unique names, with their labels."""
+    gone = [f"{label} ({key})" for key, label in was.items() if key not in now]
+    new = [f"{label} ({key})" for key, label in now.items() if key not in was]
+    if gone or new:
+        changed = sorted({str(label) for key, label in was.items() if key not in now} & {*now.values()})
+        hint = f"; {', '.join(changed)}: the shards, the split, or which samples are chosen differ" if changed else ""
+        yield "sources", f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
+    elif [*was] != [*now]:
+        yield "sources", "sources: the same, in another order"
+    if exchanged := _exchanged(was, now):
+        yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
 
 
 def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:
@@ -321,6 +324,16 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
     TP, CP and PP ranks of one data-parallel rank hold equal copies of the same lanes; one copy is enough.
+
+    >>> from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_val_dataset
+    >>> def state_of(rank):
+    ...     texts = {"val": [TextSample(__key__=str(number), text="a") for number in range(100)]}
+    ...     config = WorkerConfig(rank=rank, world_size=2, num_workers=0)
+    ...     loader = get_savable_loader(get_val_dataset(texts, worker_config=config, batch_size=4))
+    ...     next(iter(loader))
+    ...     return loader.save_state_rank()
+    >>> len(merge_states([state_of(0), state_of(1)])["lanes"])
+    16
 
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.

@@ -19,6 +19,11 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
     "features": {
+        "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
+        "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
+        "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "workers_help": "bridge_data.plugins.helping.helping:open_help",
@@ -28,6 +33,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "formats": {
         "tables": "bridge_data.plugins.tables.table_files:Tables",
+    },
+    "stores": {
+        "s3": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "gs": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "az": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "msc": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "hf": "bridge_data.plugins.stores.object_store:HubStore",
     },
     "withheld": {
         "files": "bridge_data.plugins.forget.record_lists:forgotten_in",

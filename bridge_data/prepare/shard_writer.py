@@ -53,7 +53,7 @@ from bridge_data.prepare.sample_definitions import definition_of, read_definitio
 from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.storage import Location, RemotePath, output, remote
+from bridge_data.storage import Location, RemotePath, output
 from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 
 logger = logging.getLogger("bridge_data")
@@ -252,7 +252,7 @@ class WritingSession:
             sync_folder(self.root)
             return
         self._check_alone()
-        remote.write(str(self.root / name), file)
+        storage.upload(self.root / name, file)
         file.unlink()
 
     def _check_alone(self) -> None:
@@ -270,7 +270,7 @@ class WritingSession:
         if isinstance(path, Path):
             path.unlink(missing_ok=True)
         else:
-            remote.delete(str(path))
+            storage.delete(path)
 
     def _check_settings(self) -> None:
         """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
@@ -428,7 +428,7 @@ class WritingSession:
             if isinstance(finished, Path):
                 finished = finished.rename(finished.with_name(temporary_name(WRITING)))
             else:
-                remote.delete(str(finished / _SETTINGS))  # without them, the rest is of a writer that has finished
+                storage.delete(finished / _SETTINGS)  # without them, the rest is of a writer that has finished
             storage.delete_below(finished)
 
     def _prepare(self) -> None:
@@ -634,6 +634,12 @@ class ShardWriter:
     When the block ends, the folder is prepared, and can be read here and by Megatron-Energon. If it ends with an
     exception, or the process is killed, whole shards stay, and there is no (new) `.nv-meta`. The next writer of the
     folder continues: `key in writer` says whether a sample is already stored.
+
+    >>> with ShardWriter("texts", split={"train": 0.9, "val": 0.1}) as writer:
+    ...     for number in range(100):
+    ...         writer.write({"__key__": f"{number:06}", "txt": f"document {number}"})
+    >>> writer.num_samples
+    100
 
     Args:
         split: the share of each split part. The hash of a sample's key selects its part, so it stays there when samples

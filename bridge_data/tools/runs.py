@@ -35,7 +35,7 @@ from bridge_data.plan.formats import find_format
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.planned.costs import known_costs
 from bridge_data.plugins.where.where_clauses import WHERE_KEYS, given_where
-from bridge_data.run_options import DELETED, PART_OF, RunOptions, option_fields, unknown_option
+from bridge_data.run_options import PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
@@ -485,9 +485,9 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
         ConfigError: for a name that is neither an option nor one of `others`.
     """
     for name in given:
-        if name not in {*PART_OF, *DELETED, *others}:
+        if name not in {*PART_OF, *others}:
             raise unknown_option("a run", name, PART_OF)
-    return {name: value for name, value in given.items() if name in DELETED or PART_OF.get(name, "loader") != "loader"}
+    return {name: value for name, value in given.items() if PART_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
@@ -502,12 +502,12 @@ DEFAULT_BATCH_SIZE = 4
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class NamedRun:
     """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step has,
-    None if there is no config, or if it leaves the global batch size to the ranks; `told` is a sentence about it."""
+    None if there is no config, or if it leaves the global batch size to the ranks; `summary` is a sentence about it."""
 
     path: str
     dataset: LaneDataset
     schedule: BatchSchedule | None
-    told: str
+    summary: str
 
 
 def configured_run(
@@ -530,7 +530,7 @@ def configured_run(
         path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
         schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
-        told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
+        summary=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
     )
 
 
@@ -555,7 +555,7 @@ def default_run(
         path=path,
         dataset=settings.order_dataset(world_size=1, num_lanes=num_lanes or 0, split_part=split_part, **trust),
         schedule=None if per_step is None else BatchSchedule(per_step, size),
-        told=f"Of the default task encoder, {size} samples each{source}; --config shows those of your run.",
+        summary=f"Of the default task encoder, {size} samples each{source}; --config shows those of your run.",
     )
 
 

@@ -118,6 +118,7 @@ class WorkersContract(LanePoolContract):
         """Take what starts the workers away, and all of them with it."""
         (server,) = {psutil.Process(worker).ppid() for worker in pool.processes()}
         os.kill(server, signal.SIGKILL)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
 
     @pytest.fixture(autouse=True)
     def _is_ready(self, pool: LanePool, faults: Faults) -> None:

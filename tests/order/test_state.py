@@ -94,9 +94,9 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
         (lambda saved: {"datasets": 1, "rng": 2}, "not a loader state"),
         (
             lambda saved: saved | {"version": 1},
-            r"format 1, .*format 4(?s:.*)from the beginning(?s:.*)the release",
+            r"version 1, .*version 4(?s:.*)from the beginning(?s:.*)the release",
         ),
-        (lambda saved: saved | {"version": 99}, "format 99, this release reads format 4"),
+        (lambda saved: saved | {"version": 99}, "version 99, this release reads version 4"),
     ],
 )
 def test_what_is_no_state_of_this_format_is_refused(changed: Callable[[Any], Any], told: str) -> None:

@@ -1,7 +1,7 @@
 """One worker as the trainer sees it, across restarts of its process.
 
-Enters: the messages of the worker's process. Leaves: its items, in the order in which they were produced. Guarantee:
-batches received before the process died are kept, and the next process continues after the last batch received.
+Reads the messages of the worker's process. Returns its items, in the order in which they were produced. Batches
+received before the process died are kept, and the next process continues after the last batch received.
 
 Worker and trainer share a page of memory. The worker writes there what it is working on, and the trainer can read that
 even after the worker was killed. The trainer writes how many batches the worker may produce, so that taking a batch

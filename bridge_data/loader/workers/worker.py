@@ -63,7 +63,7 @@ def adopt(environment: Environment) -> None:
     if environment.pythonpath is not None:
         os.environ["PYTHONPATH"] = environment.pythonpath
     if environment.replacement != replacement():
-        from bridge_data.energon.replacing import install
+        from bridge_data.import_hook import install  # here: few jobs need it
 
         install(environment.replacement)
 

@@ -1,12 +1,12 @@
 """A loader whose batches come from a background thread, from other ranks or for them; any batch as a tensor of bytes.
 
-Enters: batches, ends of passes and errors from the thread, each with the state after it. Leaves: batches in their
-order, and the state after the last one delivered. Guarantees: it is used like the loader it replaces; after a restore,
-nothing comes that was read before it.
+Reads batches, ends of passes and errors from the thread, each with the state after it. Returns batches in their order,
+and the state after the last one delivered. It is used like the loader it replaces. After a restore, nothing comes that
+was read before it.
 
 A batch for another rank is cut into parts (a table of contents, its pickle, the memory of each tensor), which are
-copied into one uint8 tensor. Guarantee: tensors of any dtype and shape, empty ones too, arrive unchanged, and are
-aligned in the received memory.
+copied into one uint8 tensor. Tensors of any dtype and shape, empty ones too, arrive unchanged, and are aligned in the
+received memory.
 """
 
 import collections

@@ -1,7 +1,7 @@
-"""The loader of this rank: who reads for a replica, whether ranks balance, and what stands where no data is needed.
+"""The loader of this rank: which rank reads for a replica, whether ranks balance, and what a rank without data gets.
 
-Enters: process groups; a data set of this data-parallel rank. Leaves: a loader of batches for this rank. Guarantee:
-batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
+Reads process groups, and a data set of this data-parallel rank. Returns a loader of batches for this rank. Batches and
+states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
 """
 
 import copy

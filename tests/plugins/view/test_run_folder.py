@@ -189,7 +189,7 @@ def test_batches_are_those_of_the_data_module(folder: Path) -> None:
         ("without_lanes", {"saved_lanes": 9}, 9),
         ("without_lanes", {}, 8),
     ):
-        assert f"for {told} lanes" in configured_run(f"shown_run:{name}", **lanes).told
+        assert f"for {told} lanes" in configured_run(f"shown_run:{name}", **lanes).summary
     assert configured_run("shown_run:make").schedule is None
 
 
