@@ -9,21 +9,24 @@ import abc
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data import SubsetRange
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import checked_names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
+    Clause,
     Declared,
     LoadCache,
     Reference,
     Scope,
     declare,
     declare_split,
+    given_clauses,
     read_splits,
     references,
 )
@@ -33,11 +36,7 @@ from bridge_data.plan.formats import Opening, format_of
 from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
-from bridge_data.plugins.where.where_clauses import WhereClause, given_where
 from bridge_data.topology import WorkerConfig
-
-if TYPE_CHECKING:
-    from bridge_data.plugins.joins.joins import JoinIndex
 
 Location: TypeAlias = str | os.PathLike[str]
 
@@ -85,7 +84,7 @@ class DatasetLoaderInterface(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not override traverse")
 
-    def prepare(self) -> "list[JoinIndex]":
+    def prepare(self) -> list[Any]:
         """Make and return the indexes of the joins in it.
 
         Raises:
@@ -101,7 +100,7 @@ class _Declaring(DatasetLoaderInterface):
     trusted_modules: Collection[str]
     trust_dataset_code: bool
     limits: Limits
-    where: tuple[WhereClause, ...] = ()
+    where: tuple[Clause, ...] = ()
 
     @abc.abstractmethod
     def _declare(self, scope: Scope) -> Declared: ...
@@ -256,12 +255,11 @@ class MetadatasetV2(_Declaring):
         """The names of its splits."""
         return list(read_splits(self._document)[1])
 
-    def prepare(self) -> "list[JoinIndex]":
+    def prepare(self) -> list[Any]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared next to a YAML file; write the splits to one")
-        from bridge_data.plugins.joins import metadataset_joins  # here: programs that train do not prepare
-
-        made = metadataset_joins.prepare_metadataset(self.path)
+        prepare = extension("features", "join_indexes", needed_by=f"{self}.prepare()")
+        made: list[Any] = prepare(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made
 
@@ -333,7 +331,7 @@ def load_dataset(
             made = kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
         else:
             made = kind._of_document(document, **trust)
-    made.where = () if where is columns is None else given_where(where, columns)
+    made.where = given_clauses(where, columns)
     return made
 
 

@@ -39,6 +39,12 @@ def names_of_extensions(kind: str) -> list[str]:
     return [*plugin_table().get(kind, ())]
 
 
+def names_of_others(kind: str) -> list[str]:
+    """The names of one kind that other packages offer."""
+    entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
+    return [entry_point.name for entry_point in entry_points(group=f"bridge_data.{kind}")]
+
+
 def find_extension(kind: str, name: str) -> Any | None:
     """The object of this kind and name; None if nobody offers it."""
     if (target := plugin_table().get(kind, {}).get(name)) is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.data import Records
-from bridge_data.data.records import fingerprint_of, stored_records
+from bridge_data.data.records import counts_of, fingerprint_of, split_part_of, stored_records
 from bridge_data.plan import load_plan
 from bridge_data.plugins.planned.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
 
@@ -25,7 +25,7 @@ def save_costs(
     arrays = arrays_of(samples, names)
     stamps, begin = shard_stamps(base), 0
     shards: list[tuple[str, int, int, dict[str, tuple[int, str]]]] = []
-    for stamp, count in zip(stamps, base.counts, strict=True):
+    for stamp, count in zip(stamps, counts_of(base), strict=True):
         num_parts = sum(map(len, samples[begin : begin + count]))
         shards.append((stamp, count, num_parts, {}))
         begin += count
@@ -33,7 +33,7 @@ def save_costs(
         key=key,
         encoder=encoder,
         data=fingerprint_of(base),
-        split_part=base.split_part,
+        split_part=split_part_of(base),
         names=tuple(names),
         totals=tuple(int(column.sum()) for column in arrays.columns),
         shards=tuple(shards),

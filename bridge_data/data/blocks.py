@@ -8,15 +8,18 @@ blocks are dropped, and their remaining samples are read singly.
 
 from __future__ import annotations
 
+import array
+import bisect
 import collections
 import dataclasses
+import itertools
 import threading
 import weakref
 from collections.abc import Container, Iterable
 from typing import Protocol
 
 from bridge_data import storage
-from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader
+from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, counts_of
 from bridge_data.errors import DatasetError
 
 READ_BYTES = 1 << 18
@@ -128,11 +131,14 @@ def _is_open(known: weakref.ref[BlockCache], indices: range) -> bool:
 
 
 class BlockCache:
-    """Reads the `parts` of samples of one source, which is cut by `cut`, through its `reader`. Numbers are those of the
-    reader: of a selection, its own. The samples are those that `reader.read` returns."""
+    """Reads the `parts` of samples of `records`, which are cut by `cut`, through a `reader` of them. Numbers are those
+    of the records: of a selection, its own. The samples are those that `reader.read` returns."""
 
-    def __init__(self, reader: RecordReader, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
+    def __init__(
+        self, records: Records, reader: RecordReader, cut: Cut, parts: Container[str] | None, budget: BlockBudget
+    ) -> None:
         self._reader, self._cut, self._parts, self._budget = reader, cut, parts, budget
+        self._starts = array.array("q", itertools.accumulate(counts_of(records), initial=0))
         self._sample_class, self._path = reader.sample_class, reader.dataset_path
         self.held: dict[int, Block] = {}
         """By the number of a sample: the block that holds it."""
@@ -176,7 +182,12 @@ class BlockCache:
         Raises:
             IndexError: if there is no such sample.
         """
-        return self._cut.block(index, *self._reader.shard_of(index))
+        starts = self._starts
+        if not 0 <= index < starts[-1]:
+            raise IndexError(f"{self._path}: sample {index} of {starts[-1]}")
+        shard = bisect.bisect_right(starts, index)
+        first = starts[shard - 1]
+        return self._cut.block(index, first, starts[shard] - first)
 
     def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range that is read for the first sample of `block`; None if its samples are read singly, or that is
@@ -185,7 +196,8 @@ class BlockCache:
         Raises:
             DatasetError: if the index cannot be read.
         """
-        return self._reader.block_bytes(block, self._parts) if len(block) > 1 else None
+        ranges = self._reader.byte_ranges(block, self._parts) if len(block) > 1 else ()
+        return ranges[0] if ranges else None
 
     def release(self, index: int) -> None:
         """Free what is held of sample `index`, or was announced: it will not be read."""
@@ -198,7 +210,7 @@ class BlockCache:
         whole, passed = self._passed[indices.start]
         passed.add(index)
         if is_remote and whole is None:
-            storage.release(self._reader.byte_ranges(index, self._parts))
+            storage.release(self._reader.byte_ranges(range(index, index + 1), self._parts))
         if len(passed) == len(indices):
             del self._passed[indices.start]
             storage.release([] if whole is None else [whole])

@@ -19,7 +19,7 @@ import os
 import struct
 import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.data.blocks import MAX_BLOCK_BYTES, READ_BYTES
@@ -34,9 +34,10 @@ from bridge_data.data.records import (
     Records,
     Samples,
     contents_of,
-    number_of_key,
+    label_of,
 )
-from bridge_data.data.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package
+from bridge_data.data.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package, columns_of
+from bridge_data.data.sample_keys import find, join_problem, keys_of, number_of_key
 from bridge_data.data.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.data.subset import Subset, SubsetRange, gaps
 from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
@@ -153,7 +154,6 @@ class JsonlLines:
     digest: str
     max_line_bytes: int = DEFAULT_LIMITS.max_json_bytes
     read_bytes = READ_BYTES
-    join_problem, repeated_keys_fix = None, ""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
@@ -189,12 +189,8 @@ class JsonlLines:
         return ShardStamp(self.num_bytes, self.num_samples, self.digest)
 
     @property
-    def names(self) -> list[str]:
-        return [self.root.name]
-
-    @property
-    def counts(self) -> list[int]:
-        return [self.num_samples]
+    def shards(self) -> list[tuple[str, int]]:
+        return [(self.root.name, self.num_samples)]
 
     @property
     def sample_bytes(self) -> float | None:
@@ -212,29 +208,30 @@ class JsonlLines:
         head = storage.read(self.root, 0, min(HEAD_BYTES, self.num_bytes))
         return Contents(zlib.crc32(head, zlib.crc32(self.digest.encode())))
 
-    def part_names(self, shard: int) -> Collection[str]:
-        return (PART,)
-
-    def describe(self, index: int) -> str:
-        """The file and the sample's key."""
-        return f"{self.root.name}/{index}"
-
-    def keys(self, samples: range) -> Iterator[str]:
-        """Their numbers, which are unique."""
-        return map(str, samples)
-
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        numbers = ((number_of_key(key), key) for key in keys)
-        return ((number, key) for number, key in numbers if number is not None and number < self.num_samples)
-
-    def sample_columns(self) -> SampleColumns:
-        return _LineColumns(self)
-
     def reader(self) -> RecordReader:
         return JsonlReader(self)
 
-    def verified(self) -> NoReturn:
-        raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+@keys_of.register
+def _keys(records: JsonlLines, samples: range) -> Iterator[str]:
+    """Their numbers, which are unique."""
+    return map(str, samples)
+
+
+@find.register
+def _find(records: JsonlLines, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    numbers = ((number_of_key(key), key) for key in keys)
+    return ((number, key) for number, key in numbers if number is not None and number < records.num_samples)
+
+
+@join_problem.register
+def _problem(records: JsonlLines) -> None:
+    return None
+
+
+@columns_of.register
+def _columns(records: JsonlLines) -> SampleColumns:
+    return _LineColumns(records)
 
 
 @contents_of.register
@@ -263,7 +260,11 @@ class _LineColumns(SampleColumns):
         if BYTES not in wanted:
             return {}
         reader = self._records.reader()
-        return {BYTES: arrow_package().array([_line_bytes(reader.byte_ranges(index)) for index in samples])}
+        return {
+            BYTES: arrow_package().array(
+                [_line_bytes(reader.byte_ranges(range(index, index + 1))) for index in samples]
+            )
+        }
 
 
 def _line_bytes(ranges: Sequence[ByteRange]) -> int:
@@ -303,33 +304,26 @@ class JsonlReader(RecordReader):
             content[PART] = self._line(index, start, end, data)
         return JsonlSample(str(index), self._lines.root.name, index, content, self.dataset_path)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        """The line, and the byte before it."""
-        start, end = self._bounds(index)
-        before = min(start, 1)
-        return [(self.dataset_path, start - before, end - start + before)] if parts is None or PART in parts else []
-
-    def shard_of(self, index: int) -> tuple[int, int]:
-        """The whole file counts as one shard."""
-        lines = self._lines
-        if not 0 <= index < lines.num_samples:
-            raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
-        return 0, lines.num_samples
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        """The lines of a block, and the byte before them; None if they are read singly."""
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> list[ByteRange]:
+        """The lines, and the byte before them."""
         (start, _), (_, end) = self._bounds(block[0]), self._bounds(block[-1])
-        start = max(0, start - 1)
-        is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
-        return (self.dataset_path, start, end - start) if is_sound else None
+        start -= min(start, 1)
+        if len(block) == 1:
+            is_read = parts is None or PART in parts
+        else:
+            is_read = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
+        return [(self.dataset_path, start, end - start)] if is_read else []
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        found = self.block_bytes(block, parts)
-        if found is None:
+        found = self.byte_ranges(block, parts)
+        if not found:
             return None
-        _, start, num_bytes = found
+        ((_, start, num_bytes),) = found
         samples = self._cut_out(block, start, storage.read(self.dataset_path, start, num_bytes))
         return Block(self._lines.root.name, block, samples, num_bytes)
+
+    def part_names(self, shard: int) -> Collection[str]:
+        return (PART,)
 
     def _cut_out(self, block: range, start: int, data: bytes) -> Samples:
         samples = Samples([None] * len(block), [None] * len(block), PART)
@@ -344,7 +338,9 @@ class JsonlReader(RecordReader):
         return samples
 
     def _bounds(self, index: int) -> tuple[int, int]:
-        self.shard_of(index)
+        lines = self._lines
+        if not 0 <= index < lines.num_samples:
+            raise IndexError(f"{label_of(lines)}: sample {index} of {lines.num_samples}")
         number, at = divmod(index, PAGE_OFFSETS)
         page = kept_page(self, number)
         return page[at], page[at + 1]

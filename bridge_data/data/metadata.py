@@ -49,14 +49,6 @@ PREPARING = ".preparing"
 WRITING = ".writing"
 """A folder inside a data set that exists until a `ShardWriter` or a conversion has finished."""
 JSONL_SUFFIX = ".jsonl"
-TABLE_FILES = {
-    ".parquet": "parquet_table.ParquetTable",
-    ".arrow": "arrow_table.ArrowTable",
-    ".lance": "lance_table.LanceTable",
-    ".mds": "mds_table.MdsTable",
-    ".bin": "litdata_table.open_chunk",
-}
-"""The suffixes of tables, and what opens the `TableFile` of each: a module of this package, and a class or function."""
 
 _MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)

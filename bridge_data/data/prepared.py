@@ -34,6 +34,7 @@ from bridge_data.data.metadata import (
     read_shard_counts,
     read_split,
     read_uuid,
+    split_shard,
     tar_index_path,
 )
 from bridge_data.data.paged_file import DamagedIndexError
@@ -46,11 +47,11 @@ from bridge_data.data.records import (
     RecordReader,
     Records,
     contents_of,
-    read_keys,
-    scan_keys,
+    shard_identities,
     stored_records,
+    verified,
 )
-from bridge_data.data.sample_columns import SampleColumns, ShardColumns
+from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of, read_keys, scan_keys
 from bridge_data.data.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.data.tar_files import FileTar, GzipTar, head_checksum, is_gzip
 from bridge_data.data.withheld import SampleKey, ShardStamp, StoredFiles, files_of, keys_in
@@ -97,7 +98,10 @@ class ShardSet:
     verifies_digests: bool = False
     others: Mapping[str, int] = dataclasses.field(default_factory=dict)
     read_bytes = READ_BYTES
-    join_problem = None
+
+    @property
+    def shards(self) -> list[tuple[str, int]]:
+        return list(zip(self.names, self.counts, strict=True))
 
     @functools.cached_property
     def counts(self) -> list[int]:
@@ -204,95 +208,111 @@ class ShardSet:
             return [found.get(name) or storage.size_bytes(self.root / name) for name in self.names]
         return [storage.size_bytes(self.path(shard)) for shard in range(len(self.names))]
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts in shard number `shard`; None without our index of it."""
-        segment = None if self.index is None else self.index.segment_if_intact(self.names[shard])
-        return None if segment is None else segment.names
-
-    def describe(self, index: int) -> str:
-        return self.names[self.locate(index)[0]]
-
     def reader(self) -> "ShardReader":
         return ShardReader(self)
 
-    def keys(self, samples: range) -> Iterator[str]:
-        """From our index, or else from `index.sqlite`; no shard is read."""
-        index = KeyIndex.find(self.root) if self.index is None else None
-        if self.index is None and index is None:
-            raise DatasetError(f"{self.root}: has no index of its keys; run {self._fix_command}")
-        numbers = {} if index is None else {name: number for number, name in enumerate(index.shard_names)}
-        first, last = (self.locate(samples[at])[0] for at in (0, -1)) if samples else (0, -1)
-        for shard in range(first, last + 1):
-            name, start = self.names[shard], self.starts[shard]
-            keys = self._stored_keys(name) if index is None else index.keys(numbers[name])
-            if len(keys) != self.stored_counts[shard]:
-                raise DatasetError(
-                    f"{self.root}: the index knows {len(keys)} samples in {name}, but the metadata "
-                    f"{self.stored_counts[shard]}; run {self._fix_command}"
-                )
-            left_out = set(self.excluded_positions.get(shard, ()))
-            if left_out:
-                keys = [key for position, key in enumerate(keys) if position not in left_out]
-            yield from keys[max(samples.start - start, 0) : samples.stop - start]
-
-    def _stored_keys(self, name: str) -> list[str]:
-        assert self.index is not None
-        try:
-            return self.index.segment(name).keys()
-        except DamagedIndexError as error:
-            raise DatasetError(f"{error}. Run {self._fix_command}.") from error
-
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        """By a search of `index.sqlite` for each key; a sample that our index has at another position is none. Without
-        it, all keys are read: from our index, or else from the headers of the shards."""
-        index = KeyIndex.find(self.root)
-        if index is None:
-            yield from scan_keys(self, keys) if self.index is not None else _scan_headers(self, keys)
-            return
-        known = {name: shard for shard, name in enumerate(self.names)}
-        for key in keys:
-            for stored_in, position in index.positions(key).items():
-                shard = known.get(index.shard_names[stored_in])
-                if shard is not None and position < self.stored_counts[shard]:
-                    number = self.number(shard, position)
-                    if number is not None and self._may_have(shard, position, key):
-                        yield number, key
-
-    def _may_have(self, shard: int, position: int, key: str) -> bool:
-        """Whether the sample of `shard` at this position has this key, as far as our index says."""
-        name = self.names[shard]
-        segment = None if self.index is None else self.index.segment_if_intact(name)
-        if self.index is None or segment is None:
-            return True
-        try:
-            return segment.key(position) == key
-        except DamagedIndexError as error:
-            self.index.tell_damage(name, error)
-            return True
-
     @property
-    def _fix_command(self) -> str:
+    def fix_command(self) -> str:
+        """What makes an index of its keys, for messages."""
         return f"`{bridge_command('prepare', self.root, '--tar-index-only')}`"
-
-    def sample_columns(self) -> SampleColumns:
-        return ShardColumns(self)
-
-    @property
-    def repeated_keys_fix(self) -> str:
-        command = bridge_command("prepare", self.root, "--force-overwrite", "--fix-duplicates")
-        return f"Write the shards again with other keys: `{command}` puts the shard's name in front of each."
-
-    def verified(self) -> "ShardSet":
-        if self.index is None or not self.index.has_digests:
-            fix_command = bridge_command("prepare", self.root, "--tar-index-only", "--digest")
-            why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
-            raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{fix_command}`")
-        return dataclasses.replace(self, verifies_digests=True)
 
 
 @contents_of.register
 def _contents(records: ShardSet) -> Contents:
     return records.contents
+
+
+@keys_of.register
+def _keys(records: ShardSet, samples: range) -> Iterator[str]:
+    """From our index, or else from `index.sqlite`; no shard is read."""
+    index = KeyIndex.find(records.root) if records.index is None else None
+    if records.index is None and index is None:
+        raise DatasetError(f"{records.root}: has no index of its keys; run {records.fix_command}")
+    numbers = {} if index is None else {name: number for number, name in enumerate(index.shard_names)}
+    first, last = (records.locate(samples[at])[0] for at in (0, -1)) if samples else (0, -1)
+    for shard in range(first, last + 1):
+        name, start = records.names[shard], records.starts[shard]
+        keys = _stored_keys(records, name) if index is None else index.keys(numbers[name])
+        if len(keys) != records.stored_counts[shard]:
+            raise DatasetError(
+                f"{records.root}: the index knows {len(keys)} samples in {name}, but the metadata "
+                f"{records.stored_counts[shard]}; run {records.fix_command}"
+            )
+        left_out = set(records.excluded_positions.get(shard, ()))
+        if left_out:
+            keys = [key for position, key in enumerate(keys) if position not in left_out]
+        yield from keys[max(samples.start - start, 0) : samples.stop - start]
+
+
+def _stored_keys(records: ShardSet, name: str) -> list[str]:
+    assert records.index is not None
+    try:
+        return records.index.segment(name).keys()
+    except DamagedIndexError as error:
+        raise DatasetError(f"{error}. Run {records.fix_command}.") from error
+
+
+@find.register
+def _find(records: ShardSet, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    """By a search of `index.sqlite` for each key; a sample that our index has at another position is none. Without
+    it, all keys are read: from our index, or else from the headers of the shards."""
+    index = KeyIndex.find(records.root)
+    if index is None:
+        yield from scan_keys(records, keys) if records.index is not None else _scan_headers(records, keys)
+        return
+    known = {name: shard for shard, name in enumerate(records.names)}
+    for key in keys:
+        for stored_in, position in index.positions(key).items():
+            shard = known.get(index.shard_names[stored_in])
+            if shard is not None and position < records.stored_counts[shard]:
+                number = records.number(shard, position)
+                if number is not None and _may_have(records, shard, position, key):
+                    yield number, key
+
+
+def _may_have(records: ShardSet, shard: int, position: int, key: str) -> bool:
+    """Whether the sample of `shard` at this position has this key, as far as our index says."""
+    name = records.names[shard]
+    segment = None if records.index is None else records.index.segment_if_intact(name)
+    if records.index is None or segment is None:
+        return True
+    try:
+        return segment.key(position) == key
+    except DamagedIndexError as error:
+        records.index.tell_damage(name, error)
+        return True
+
+
+@join_problem.register
+def _problem(records: ShardSet) -> None:
+    return None
+
+
+@fix_repeated_keys.register
+def _fix(records: ShardSet) -> str:
+    command = bridge_command("prepare", records.root, "--force-overwrite", "--fix-duplicates")
+    return f"Write the shards again with other keys: `{command}` puts the shard's name in front of each."
+
+
+@verified.register
+def _verified(records: ShardSet) -> Records:
+    if records.index is None or not records.index.has_digests:
+        fix_command = bridge_command("prepare", records.root, "--tar-index-only", "--digest")
+        why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if records.index is None else ""
+        raise ConfigError(f"{records.root}: has no digests to verify{why}; run `{fix_command}`")
+    return dataclasses.replace(records, verifies_digests=True)
+
+
+@shard_identities.register
+def _shard_identities(records: ShardSet) -> list[Any]:
+    """Name, size, what is known of the contents, and the excluded samples."""
+    excluded: dict[str, list[str]] = {}
+    for sample in sorted(records.excluded):
+        excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
+    start, more = contents_of(records)  # of a first shard that was replaced, all are other ones
+    sums = [more] * len(records.names) if records.index is None else records.index.sums(records.names)
+    shards = zip(records.identity()["shards"], sums, strict=True)
+    return [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
 
 
 class ShardReader(RecordReader):
@@ -317,22 +337,24 @@ class ShardReader(RecordReader):
         key, content = self._using(index, shard, position, lambda table: table.read(position, parts))
         return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        shard, position = self.shards.locate(index)
-        path = f"{self.dataset_path}/{self.shards.names[shard]}"
-        ranges = self._using(index, shard, position, lambda table: table.ranges(position, parts))
-        return [(path, start, num_bytes) for start, num_bytes in ranges]
-
-    def shard_of(self, index: int) -> tuple[int, int]:
-        shard, _ = self.shards.locate(index)
-        first, end = self.shards.starts[shard : shard + 2]
-        return first, end - first
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        shard, first = self.shards.locate(block[0])
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> list[ByteRange]:
+        index, (shard, first) = block[0], self.shards.locate(block[0])
         _, last = self.shards.locate(block[-1])
-        start, num_bytes = self._using(block[0], shard, first, lambda table: _block_range(table, first, last, parts))
-        return (f"{self.dataset_path}/{self.shards.names[shard]}", start, num_bytes) if num_bytes else None
+
+        def ranges(table: ShardTable) -> Sequence[tuple[int, int]]:
+            if len(block) == 1:
+                return table.ranges(first, parts)
+            start, num_bytes = _block_range(table, first, last, parts)
+            return [(start, num_bytes)] if num_bytes else []
+
+        path = f"{self.dataset_path}/{self.shards.names[shard]}"
+        return [(path, start, num_bytes) for start, num_bytes in self._using(index, shard, first, ranges)]
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """Those of our index of the shard; None without one."""
+        index = self.shards.index
+        segment = None if index is None else index.segment_if_intact(self.shards.names[shard])
+        return None if segment is None else segment.names
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
         shard, first = self.shards.locate(block[0])
@@ -553,7 +575,7 @@ class PreparedDataset:
         found: dict[int, dict[str, int]] = {}
         missing = dict(excluded)
         copies_index = self.index is not None and storage.is_remote(self.root)
-        for way in (scan_keys, _scan_headers) if copies_index else (ShardSet.find, scan_keys, _scan_headers):
+        for way in (scan_keys, _scan_headers) if copies_index else (find, scan_keys, _scan_headers):
             numbers = list(missing)
             shards = self._shards("", [names[number] for number in numbers])
             own: dict[int, dict[str, int]] = {number: {} for number in numbers}

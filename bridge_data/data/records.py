@@ -14,8 +14,8 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.samples import SourceInfo
@@ -24,8 +24,6 @@ from bridge_data.storage import Location
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from bridge_data.data.sample_columns import SampleColumns
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,6 +46,11 @@ class RawSample:
     def origin(self) -> str:
         """`shard/key`, for messages."""
         return f"{self.shard_name}/{self.key}"
+
+    @property
+    def made_of(self) -> tuple[RawSample | None, ...]:
+        """The stored samples in it: itself, or one (or None) of each data set that it is made of."""
+        return (self,)
 
     @property
     def __key__(self) -> str:
@@ -118,7 +121,7 @@ class Block:
 
 
 class RecordReader(abc.ABC):
-    """Reads samples by number. It opens files on demand, and can be pickled."""
+    """Reads samples by number, in one process. It opens files on demand, and can be pickled."""
 
     dataset_path: str
     """Path or URL of the data set that holds the samples."""
@@ -138,62 +141,45 @@ class RecordReader(abc.ABC):
         """
 
     @abc.abstractmethod
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        """The byte ranges that `read` will read, as far as an index has them without reading the data.
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        """The byte ranges that `read` reads of one sample, or `read_block` of a block of more, as far as an index has
+        them without reading the data. Of a block that is read singly there are none.
 
         Raises:
             IndexError: if there is no such sample.
             DatasetError: if the index cannot be read.
         """
-
-    def shard_of(self, index: int) -> tuple[int, int]:
-        """(number of the first sample, number of samples) of the shard of sample `index`.
-
-        Raises:
-            IndexError: if there is no such sample.
-        """
-        raise NotImplementedError
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        """The byte range that `read_block` reads; None if it reads nothing, or only reading says what.
-
-        Raises:
-            DatasetError: if the index cannot be read.
-        """
-        return None
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        """The samples of a block of more than one, with these parts; None if they are better read singly.
+        """The samples of a block of more than one in a shard, with these parts; None if they are better read singly.
 
         Raises:
             DatasetError: if the block cannot be read.
         """
         return None
 
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts of the samples in shard number `shard`, for messages; None if that needs reading
+        it."""
+        return None
+
 
 class Records(Protocol):
-    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. A shard is any
-    contiguous range of samples, such as a JSONL file."""
+    """Numbered samples from 0 on, grouped by shard: neighbours in a shard are read front to back. A shard is any
+    contiguous range of samples, such as a JSONL file, or a row group.
+
+    These six members are all that a kind of data must have. What else may be known without reading samples is asked of
+    functions, for which a class registers its own way: `sample_keys.keys_of` and `find`, `sample_columns.columns_of`,
+    `withheld.files_of`, and `verified`, `contents_of` and `derivation_of` here.
+    """
 
     @property
     def root(self) -> Location:
         """The folder or file that holds the samples."""
 
     @property
-    def split_part(self) -> str:
-        """Their split part."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The name of each shard."""
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Samples of each shard."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
+    def shards(self) -> Sequence[tuple[str, int]]:
+        """(name, number of samples) of each shard."""
 
     @property
     def sample_bytes(self) -> float | None:
@@ -210,83 +196,62 @@ class Records(Protocol):
             DatasetError: if it cannot be determined, as a file is missing.
         """
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts of the samples in shard number `shard`; None if that needs reading it."""
-
-    def describe(self, index: int) -> str:
-        """Where sample `index` is stored, for messages, without reading it."""
-
     def reader(self) -> RecordReader:
         """A reader of these samples, with its own handles."""
 
-    def verified(self) -> Records:
-        """The same records; their readers raise a `DatasetError` if a part differs from what was prepared.
 
-        Raises:
-            ConfigError: if they have no digests.
-        """
-
-    def keys(self, samples: range) -> Iterator[str]:
-        """The keys of these samples, read front to back, without their contents: from an index, if there is one, which
-        is opened for each call.
-
-        Raises:
-            DatasetError: if they cannot be read.
-        """
-
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        """(number, key) of all samples that have one of `keys`; for data without an index of keys, all are read once.
-
-        Raises:
-            DatasetError: if keys cannot be read.
-        """
-
-    def sample_columns(self) -> SampleColumns:
-        """What predicates of `where:` know of the samples.
-
-        Raises:
-            ConfigError: if that is nothing.
-        """
-
-    @property
-    def join_problem(self) -> str | None:
-        """Why the samples cannot be joined by their keys, for messages; None if they can."""
-
-    @property
-    def repeated_keys_fix(self) -> str:
-        """How keys that several samples share become unique, for messages; empty if there is no need, or no way."""
+def count_samples(records: Records) -> int:
+    """The number of samples of all shards."""
+    return sum(count for _, count in records.shards)
 
 
-NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
-"""The `join_problem` of data of other kinds."""
+def counts_of(records: Records) -> list[int]:
+    """The number of samples of each shard."""
+    return [count for _, count in records.shards]
 
 
-def scan_keys(records: Records, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-    """`Records.find` of those that have no index of keys."""
-    return ((at, key) for at, key in enumerate(records.keys(range(records.num_samples))) if key in keys)
-
-
-def read_keys(records: Records, samples: range) -> Iterator[str]:
-    """`Records.keys` of those that have no index of keys: out of the samples, one by one."""
-    reader = records.reader()
-    return (reader.read(index, ()).key for index in samples)
-
-
-def number_of_key(key: str) -> int | None:
-    """The number that the key of a sample without its own key is; None if it is none."""
-    return int(key) if key.isascii() and key.isdigit() and key == str(int(key[:20])) else None
-
-
-def no_columns(records: Records) -> ConfigError:
-    """The error of `Records.sample_columns` of data that have none."""
-    return ConfigError(
-        f"{records.root}: where: is for prepared data sets, JSONL files, Parquet files and data sets of Hugging Face"
-    )
+def names_of(records: Records) -> list[str]:
+    """The name of each shard."""
+    return [name for name, _ in records.shards]
 
 
 def shard_at(records: Records, index: int) -> int:
     """The number of the shard that sample `index` is in."""
-    return bisect.bisect_right([*itertools.accumulate(records.counts)], index)
+    return bisect.bisect_right([*itertools.accumulate(counts_of(records))], index)
+
+
+def label_of(records: Records) -> str:
+    """Folder or file, and split part, for messages."""
+    part = split_part_of(records)
+    return f"{records.root} [{part}]" if part else str(records.root)
+
+
+def split_part_of(records: Records) -> str:
+    """The split part that the data were opened as; empty if they do not know."""
+    return getattr(stored_records(records), "split_part", "")
+
+
+def place_of(records: Records, index: int) -> str:
+    """Where sample `index` is stored, for messages, without reading it: `shard/number`, where shards of one name count
+    as one."""
+    stored, number = stored_records(records), stored_number(records, index)
+    first = 0
+    for name, run in itertools.groupby(stored.shards, key=lambda shard: shard[0]):
+        count = sum(count for _, count in run)
+        if number < first + count:
+            return f"{name}/{number - first}"
+        first += count
+    raise IndexError(f"{label_of(records)}: there is no sample {index}")
+
+
+@functools.singledispatch
+def verified(records: Records) -> Records:
+    """The same records; their readers raise a `DatasetError` if a part differs from what was prepared.
+
+    Raises:
+        ConfigError: if they have no digests.
+    """
+    raise ConfigError(f"{records.root}: has no digests to verify: only prepared folders of tars can have some")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,10 +266,6 @@ class Selection(abc.ABC):
     @property
     def root(self) -> Location:
         return self.records.root
-
-    @property
-    def split_part(self) -> str:
-        return self.records.split_part
 
     @property
     @abc.abstractmethod
@@ -338,18 +299,10 @@ class Selection(abc.ABC):
         return index if index < self.num_samples and self.to_base(index) == number else None
 
     @functools.cached_property
-    def _shards(self) -> list[int]:
-        """The numbers in `records` of the shards."""
-        return [shard for shard, count in enumerate(self.shard_counts) if count]
-
-    @functools.cached_property
-    def counts(self) -> Sequence[int]:
-        return [count for count in self.shard_counts if count]
-
-    @functools.cached_property
-    def names(self) -> Sequence[str]:
-        names = self.records.names
-        return [names[shard] for shard in self._shards]
+    def shards(self) -> Sequence[tuple[str, int]]:
+        """Those that have samples in the selection."""
+        own = zip(self.records.shards, self.shard_counts, strict=True)
+        return [(name, count) for (name, _), count in own if count]
 
     @property
     def sample_bytes(self) -> float | None:
@@ -360,42 +313,17 @@ class Selection(abc.ABC):
     def read_bytes(self) -> int:
         return self.records.read_bytes
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return self.records.part_names(self._shards[shard])
-
-    def describe(self, index: int) -> str:
-        return self.records.describe(self.to_base(index))
-
-    def keys(self, samples: range) -> Iterator[str]:
-        if not samples:
-            return
-        wanted = map(self.to_base, samples)
-        number, end = next(wanted), self.to_base(samples[-1]) + 1
-        for at, key in enumerate(self.records.keys(range(number, end)), start=number):
-            if at == number:
-                yield key
-                number = next(wanted, end)
-
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        found = ((self.from_base(number), key) for number, key in self.records.find(keys))
-        return ((index, key) for index, key in found if index is not None)
-
-    def sample_columns(self) -> SampleColumns:
-        raise no_columns(self)
-
-    @property
-    def join_problem(self) -> str | None:
-        return self.records.join_problem
-
-    @property
-    def repeated_keys_fix(self) -> str:
-        return self.records.repeated_keys_fix
-
-    def verified(self) -> Self:
-        return dataclasses.replace(self, records=self.records.verified())
-
     def reader(self) -> RecordReader:
         return _SelectionReader(self)
+
+
+def _selections(records: Records) -> tuple[list[Selection], Records]:
+    """(the selections that `records` are made by, the outermost first, what they select from)."""
+    found = []
+    while isinstance(records, Selection):
+        found.append(records)
+        records = records.records
+    return found, records
 
 
 class Derivation(NamedTuple):
@@ -417,13 +345,9 @@ def _derivation(records: Selection) -> Derivation:
     return Derivation((records.records,), lambda index: (records.to_base(index),))
 
 
-def _selections(records: Records) -> tuple[list[Selection], Records]:
-    """(the selections that `records` are made by, the outermost first, what they select from)."""
-    found = []
-    while isinstance(records, Selection):
-        found.append(records)
-        records = records.records
-    return found, records
+@verified.register
+def _verified(records: Selection) -> Records:
+    return dataclasses.replace(records, records=verified(records.records))
 
 
 class Contents(NamedTuple):
@@ -450,6 +374,14 @@ def contents_of(records: Records) -> Contents:
 @contents_of.register
 def _contents(records: Selection) -> Contents:
     return contents_of(records.records)
+
+
+@functools.singledispatch
+def shard_identities(records: Records) -> list[Any]:
+    """For each shard, a value for `json.dumps` that differs if its samples do. Data that do not tell their shards apart
+    change as a whole."""
+    whole = records.identity(), contents_of(records)
+    return [[*whole, shard] for shard in range(len(records.shards))]
 
 
 def fingerprint_of(records: Records) -> str:
@@ -499,17 +431,10 @@ class _SelectionReader(RecordReader):
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         return self._reader.read(self._to_base(index), parts)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(self._to_base(index), parts)
-
-    def shard_of(self, index: int) -> tuple[int, int]:
-        first, count = self._reader.shard_of(self._to_base(index))
-        begin = self._selection.rank(first)
-        return begin, self._selection.rank(first + count) - begin
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        self._to_base(block[0]), self._to_base(block[-1])
         whole = self._whole(block)
-        return None if whole is None else self._reader.block_bytes(whole, parts)
+        return () if whole is None else self._reader.byte_ranges(whole, parts)
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
         whole = self._whole(block)
@@ -517,6 +442,10 @@ class _SelectionReader(RecordReader):
         if found is None or whole is None or len(whole) == len(block):
             return found
         return found.at([self._selection.to_base(index) - whole.start for index in block])
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        kept = [number for number, count in enumerate(self._selection.shard_counts) if count]
+        return self._reader.part_names(kept[shard])
 
     def _whole(self, block: range) -> range | None:
         """The samples of `records` from the first of a block to the last; None if these are too many."""
@@ -526,5 +455,5 @@ class _SelectionReader(RecordReader):
     def _to_base(self, index: int) -> int:
         own = self._selection
         if not 0 <= index < own.num_samples:
-            raise IndexError(f"{own.root} [{own.split_part}]: sample {index} of {own.num_samples}")
+            raise IndexError(f"{label_of(own)}: sample {index} of {own.num_samples}")
         return own.to_base(index)

@@ -22,7 +22,8 @@ from bridge_data.data.index_file import split_name
 from bridge_data.data.key_index import KeyIndex, StoredPart
 from bridge_data.data.metadata import split_shard, without_shard
 from bridge_data.data.prepared import withheld_keys
-from bridge_data.data.records import Records, shard_at
+from bridge_data.data.records import Records, count_samples, names_of, shard_at, split_part_of
+from bridge_data.data.sample_keys import find
 from bridge_data.data.tar_files import BLOCK, MemoryTar, is_gzip, read_member
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
@@ -90,9 +91,9 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
 
 
 def _complaint(several: Sequence[Records], name: str) -> str:
-    where = sorted({f"{records.root} [{records.split_part}]" for records in several})
+    where = sorted({f"{records.root} [{split_part_of(records)}]" for records in several})
     told = f"no sample has the key {name!r} in {', '.join(where[:MAX_CANDIDATES])}"
-    filled = next((records for records in several if records.num_samples), None)
+    filled = next((records for records in several if count_samples(records)), None)
     if filled is None:
         return f"{told}: there are no samples"
     first = filled.reader().read(0, ())
@@ -103,13 +104,13 @@ def located(records: Records, name: str) -> Iterator[tuple[int, str, str]]:
     """(index, shard, key) of the samples that `name` may stand for."""
     wanted: dict[str, list[Collection[int]]] = {}
     for given, key in meanings(name):
-        shards = range(len(records.names)) if given is None else _shards_called(records, given)
+        shards = range(len(names_of(records))) if given is None else _shards_called(records, given)
         if shards:
             wanted.setdefault(key, []).append(shards)
-    for index, key in records.find(wanted.keys()) if wanted else ():
+    for index, key in find(records, wanted.keys()) if wanted else ():
         shard = shard_at(records, index)
         if any(shard in shards for shards in wanted[key]):
-            yield index, records.names[shard], key
+            yield index, names_of(records)[shard], key
 
 
 def meanings(name: str) -> Iterator[tuple[str | None, str]]:
@@ -120,7 +121,7 @@ def meanings(name: str) -> Iterator[tuple[str | None, str]]:
 
 def _shards_called(records: Records, given: str) -> Collection[int]:
     """The numbers of the shards that are called `given`: exactly, or else by the path or its last pieces."""
-    names = records.names
+    names = names_of(records)
     if given in names:
         return {shard for shard, name in enumerate(names) if name == given}
     is_file = [records.root.name] == [*names]

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from bridge_data.data.records import Selection
+from bridge_data.data.records import Selection, count_samples, counts_of, label_of
 from bridge_data.data.sample_columns import (
     INDEX,
     ColumnBatch,
@@ -24,6 +24,7 @@ from bridge_data.data.sample_columns import (
     KeyedTable,
     SampleColumns,
     arrow_package,
+    columns_of,
 )
 from bridge_data.errors import ConfigError
 
@@ -169,10 +170,10 @@ class Subset(Selection):
     end: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end <= self.records.num_samples:
+        if not 0 <= self.start <= self.end <= (there := count_samples(self.records)):
             raise ConfigError(
-                f"{self.records.root} [{self.records.split_part}]: subset from sample {self.start} to {self.end}, but "
-                f"there are {self.records.num_samples} samples"
+                f"{label_of(self.records)}: subset from sample {self.start} to {self.end}, but there are {there} of "
+                "them"
             )
 
     @property
@@ -190,15 +191,17 @@ class Subset(Selection):
 
     @functools.cached_property
     def shard_counts(self) -> Sequence[int]:
-        ranks = map(self.rank, itertools.accumulate(self.records.counts, initial=0))
+        ranks = map(self.rank, itertools.accumulate(counts_of(self.records), initial=0))
         return [end - start for start, end in itertools.pairwise(ranks)]
-
-    def sample_columns(self) -> SampleColumns:
-        return _RangeColumns(self)
 
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
+
+
+@columns_of.register
+def _columns(records: Subset) -> SampleColumns:
+    return _RangeColumns(records)
 
 
 class _RangeColumns(SampleColumns):
@@ -206,7 +209,7 @@ class _RangeColumns(SampleColumns):
 
     def __init__(self, subset: Subset) -> None:
         super().__init__(subset)
-        self._of_all = columns = subset.records.sample_columns()
+        self._of_all = columns = columns_of(subset.records)
         self._start, self._end = subset.start, subset.end
         self.key, self.shard = columns.key, columns.shard
         self.has_shard_in_full_key = columns.has_shard_in_full_key

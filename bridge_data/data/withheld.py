@@ -88,13 +88,18 @@ class Nothing:
         """Nothing."""
 
 
+@functools.cache
+def _finder(name: str) -> Callable[[Any], Any] | None:
+    return find_extension("withheld", name)
+
+
 def withheld(records: Records) -> Withheld:
     """The samples of `records` that may not be read, as of the first call for these records in this process.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
     """
-    find = find_extension("withheld", "records")
+    find = _finder("records")
     found: Withheld = Nothing() if find is None else find(records)
     return found
 
@@ -105,7 +110,7 @@ def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
     """
-    find = find_extension("withheld", "files")
+    find = _finder("files")
     found: Iterable[tuple[int, int, str]] = () if find is None else find(files)
     return list(found)
 
@@ -143,14 +148,11 @@ class _Withholding(RecordReader):
             raise ForgottenSampleError.of(f"{self._records.root}: {self._reader.read(index, ()).full_key}")
         return self._reader.read(index, parts)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(index, parts)
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(block, parts)
 
-    def shard_of(self, index: int) -> tuple[int, int]:
-        return self._reader.shard_of(index)
-
-    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
-        return self._reader.block_bytes(block, parts)
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self._reader.part_names(shard)
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
         found = self._reader.read_block(block, parts)

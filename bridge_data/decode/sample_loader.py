@@ -1,9 +1,8 @@
-"""Sample loaders: read and decode sample i of a source, or of a join of sources.
+"""Sample loaders: read and decode sample i of a source.
 
-Reads the index of a sample. Returns a `Sample` with the fields of the field map; a `CrudeSample` with all parts; what
-the source's own sample loader returns; for a join, what its joiner makes of one sample per member. Only parts that are
-needed are read and decoded. A sample depends on the data and the index alone. Raises a `SampleError` that names the
-sample, the part and the field.
+Reads the index of a sample. Returns a `Sample` with the fields of the field map; a `CrudeSample` with all parts; or
+what the source's own sample loader returns. Only parts that are needed are read and decoded. A sample depends on the
+data and the index alone. Raises a `SampleError` that names the sample, the part and the field.
 
 Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
 field (`field_types`), unless the user decodes its part. The caller, which knows epoch and part, sets
@@ -27,9 +26,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import Parts
-from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
-from bridge_data.samples.collation import flat_sources
 
 
 class Loader(abc.ABC):
@@ -93,13 +90,13 @@ class Loader(abc.ABC):
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
         """The byte ranges that `read(index)` will read."""
-        return self._reader.byte_ranges(index, self._source.parts)
+        return self._reader.byte_ranges(range(index, index + 1), self._source.parts)
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
         self._blocks = None
         if cut is not None and self._reader.has_blocks:
-            self._blocks = BlockCache(self._reader, cut, self._source.parts, budget)
+            self._blocks = BlockCache(self._source.records, self._reader, cut, self._source.parts, budget)
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
@@ -113,12 +110,14 @@ class Loader(abc.ABC):
 def open_loader(source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> Loader:
     """The loader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded. With
     `bare_keys`, the `__key__` of a sample is without its shard, as in Energon, and unique only in the shard."""
-    kind = SampleLoader if source.joined is None else JoinedLoader
-    return kind(source, decoder, bare_keys=bare_keys)
+    if source.composition is None:
+        return SampleLoader(source, decoder, bare_keys=bare_keys)
+    found: Loader = source.composition.loader(source, decoder, bare_keys=bare_keys)
+    return found
 
 
 class SampleLoader(Loader):
-    """Loads the samples of a source that is not a join.
+    """Loads the samples of a source that is made of no others.
 
     Raises:
         ConfigError: if a part that the field map needs has a format whose package is not installed.
@@ -324,44 +323,6 @@ class SampleLoader(Loader):
         return tuple(
             (field, part, _typed(self._handlers[part] or _unchanged, declared[field])) for field, part in pairs
         )
-
-
-class JoinedLoader(Loader):
-    """Loads the samples of a join: one sample of each member, combined by the joiner."""
-
-    def __init__(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
-        assert source.joined is not None
-        super().__init__(source)
-        self._join = source.joined
-        self._members = [SampleLoader(member, decoder, bare_keys=bare_keys) for member in source.joined.members]
-
-    def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
-        assert isinstance(raw, JoinedRawSample)
-        samples = [
-            None if member is None else loader.build(member, member.index)
-            for loader, member in zip(self._members, raw.members, strict=True)
-        ]
-        try:
-            joined = self._joined(samples)
-        except Exception as error:
-            error.add_note(f"in the joiner of {self._source.config_file}, sample {raw.full_key}")
-            raise
-        sources = flat_sources([[member.source_info()] for member in raw.members if member is not None])
-        if isinstance(joined, CrudeSample):
-            joined["__sources__"] = sources
-        elif isinstance(joined, Sample):
-            joined.__sources__ = sources
-        else:
-            raise FatalSampleError(
-                f"the joiner of {self._source.config_file} returned {joined!r} for sample {raw.full_key}: expected a "
-                "Sample; raise SkipSample to leave one out"
-            )
-        return joined
-
-    def _joined(self, samples: list[Sample | CrudeSample | None]) -> object:
-        if self._join.names is None:
-            return self._join.joiner(*samples)
-        return self._join.joiner(**dict(zip(self._join.names, samples, strict=True)))
 
 
 def _typed(handler: Handler, declared: FieldType | None) -> Handler:

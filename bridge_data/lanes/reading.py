@@ -205,14 +205,14 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, m
     cuts: list[Cut | None] = [None] * len(plan.sources)
     wanted: list[tuple[float, float, int]] = []
     for number, (source, geometry) in enumerate(zip(plan.sources, geometries, strict=True)):
-        if source.joined is None:
+        if source.composition is None:
             sample_bytes = _sample_bytes(source.records)
             if not _gains(source.records, sample_bytes):
                 continue
             block_size = geometry.block_size
             if not geometry.window_size:  # front to back
                 block_size = min(block_size, max(1, int(source.records.read_bytes / sample_bytes)))
-            num_open = _num_open(geometry, block_size, source.records.num_samples)
+            num_open = _num_open(geometry, block_size, source.num_samples)
             num_bytes = num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
             if block_size > 1:
                 cuts[number] = ChunkCut(geometry.chunk_size, block_size)
@@ -243,15 +243,17 @@ def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
     cuts: list[Cut | None] = []
     offset = 0
     for source in plan.sources:
-        is_cut = run_size > 1 and source.joined is None and _gains(source.records, _sample_bytes(source.records))
+        is_cut = run_size > 1 and source.composition is None and _gains(source.records, _sample_bytes(source.records))
         cuts.append(RunCut(run_size, offset) if is_cut else None)
-        offset += source.records.num_samples
+        offset += source.num_samples
     return cuts
 
 
 def _gains(records: Records, sample_bytes: float) -> bool:
     """Whether reading neighbours together costs less than reading each."""
-    is_on_disk = not storage.is_remote(records.root) and not any(name.endswith(GZIP_SUFFIXES) for name in records.names)
+    is_on_disk = not storage.is_remote(records.root) and not any(
+        name.endswith(GZIP_SUFFIXES) for name, _ in records.shards
+    )
     return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
 
 
@@ -269,7 +271,7 @@ def _sample_bytes(records: Records) -> float:
     known = records.sample_bytes
     if known is not None:
         return max(1.0, known)
-    name, count = next((pair for pair in zip(records.names, records.counts, strict=True) if pair[1]), ("", 1))
+    name, count = next((shard for shard in records.shards if shard[1]), ("", 1))
     try:
         return max(1.0, storage.size_bytes(records.root / name) / count)
     except DatasetError:  # which a read reports

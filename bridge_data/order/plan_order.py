@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
@@ -60,7 +61,7 @@ class Shuffle:
     def geometry(self, source: Source, num_lanes: int) -> Geometry:
         """How a source is cut and shared among the lanes of a new run."""
         return Geometry.choose(
-            source.records.counts,
+            counts_of(source.records),
             num_lanes=num_lanes,
             max_samples_per_sequence=self.max_samples_per_sequence,
             shuffle_buffer_size=self.shuffle_buffer_size,
@@ -285,7 +286,7 @@ class PlanOrder:
             name = number, num_lanes, *numbers
             if name not in self._rows_made:
                 self._rows_made[name] = Row(
-                    self._plan.sources[number].records.counts,
+                    counts_of(self._plan.sources[number].records),
                     Geometry(num_lanes, *numbers),
                     key64(self._seed, self.source_keys[number]),
                     epochs_per_shuffle=self._together[number],

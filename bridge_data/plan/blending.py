@@ -273,11 +273,11 @@ def _lines(
     if isinstance(tree, Source):
         share = "" if shares is None else f"{shares.of_next_leaf()} of {shares.unit}, "
         kind = tree.sample_class.__name__
-        num_shards = len(tree.records.counts)
+        num_shards = len(tree.records.shards)
         yield (
             f"{lead}{tree.path} [{tree.split_part}]: {weighed}{share}{kind}, "
             f"{tree.num_samples:,} samples in {num_shards:,} shard{'' if num_shards == 1 else 's'}"
-            + ("" if tree.joined is None else f", joined with {', '.join(m.name for m in tree.joined.members[1:])}")
+            + ("" if tree.composition is None else f", {tree.composition}")
         )
         return
     yield f"{lead}{tree.label}{': ' + weighed.rstrip(', ') if weighed else ''}"

@@ -30,6 +30,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data import samples
+from bridge_data.data.records import count_samples, split_part_of
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
@@ -143,19 +144,19 @@ def read_sample_config(
 def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
     """Check that the samples have the parts in the field map of `root`, as far as an index lists them."""
     known: dict[str, None] = {"__key__": None}
-    shards = iter(range(len(records.names)))
+    reader, shards = records.reader(), iter(range(len(records.shards)))
     for field, access in config.field_map.items():
         while access.names.isdisjoint(known):
             shard = next(shards, None)
             if shard is None:
-                if not records.num_samples:
+                if not count_samples(records):
                     return
                 node = root.mapping("dataset.yaml")["field_map"].mapping("field_map")[field]
                 raise node.error(
-                    f"field_map: {field}: no shard of split part {records.split_part!r} has a part "
+                    f"field_map: {field}: no shard of split part {split_part_of(records)!r} has a part "
                     f"{' or '.join(map(repr, access.parts))}{nearest(access.part, list(known)[1:])}"
                 )
-            names = records.part_names(shard)
+            names = reader.part_names(shard)
             if names is None:
                 return
             known.update(dict.fromkeys(names))

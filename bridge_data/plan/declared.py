@@ -1,8 +1,10 @@
-"""What a metadataset declares: data sets, blends and joins, each with the settings of the levels above it.
+"""What a metadataset declares: data sets and blends, each with the settings of the levels above it.
 
-Enters: the path of a metadataset, of the first format (`Metadataset`, with `datasets:`) or the second (`MetadatasetV2`,
-with `blend:`, `join:` and so on). Leaves: a tree of `Reference`, `DeclaredBlend` and `DeclaredJoin`. References to
-other metadatasets are replaced by their declarations. Guarantee: only YAML files are read, no data set is opened.
+Reads the path of a metadataset, of the first format (`Metadataset`, with `datasets:`) or the second (`MetadatasetV2`,
+with `blend:` and so on); only YAML files are read, no data set is opened. Returns a tree of `Reference` and
+`DeclaredBlend`, and of `DeclaredNode` for the kinds of nodes that plug-ins add: an extension of the kind `nodes` has
+the name of the key by which the node is known, and reads it. References to other metadatasets are replaced by their
+declarations. Raises a `ConfigError` with file and line.
 
 Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/metadataset.html
 """
@@ -13,31 +15,24 @@ import os
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.data import SubsetRange
-from bridge_data.data.records import NO_MEMBER
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension, find_extension, names_of_extensions
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import SAMPLES, Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
 from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
-from bridge_data.plugins.where.where_clauses import WHERE_KEYS, WhereClause, read_where
-
-if TYPE_CHECKING:
-    from bridge_data.plugins.joins.joins import Nonmatch
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
-_JOIN_KEYS = ("join", "joiner")
-_MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
-
-_NONMATCH = ("error", "skip", "none")
-_OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
-_SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
-_REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
+WHERE_KEYS = ("where", "columns")
+"""What chooses samples, by a plug-in."""
+SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
+_REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
     *("path", "split_part", "subflavor", "subflavors", "dataset_config", "split_config"),
     *(_MULTIPLIER, "weight"),
@@ -46,6 +41,13 @@ _KEY_OF_KIND = {"blend": "weight", "blend_epochized": "repetitions"}
 _FORMATS = ("Metadataset", "MetadatasetV2")
 
 T = TypeVar("T")
+
+
+class Clause(Protocol):
+    """A condition that chooses samples; see the plug-in `where`."""
+
+    def error(self, message: str) -> ConfigError:
+        """The error `message`, which names the clause."""
 
 
 class LoadCache:
@@ -93,7 +95,7 @@ class Scope:
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    where: tuple[WhereClause, ...] = ()
+    where: tuple[Clause, ...] = ()
     subset: SubsetRange | None = None
     epochs_per_shuffle: EpochsPerShuffle = 1
     weight_unit: str | None = None
@@ -130,30 +132,27 @@ class Reference:
         return self.entries[key].text(key) if key in self.entries else None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class JoinNode:
-    """A join as written: the members, the left side first, and the names under which the joiner gets them (None: by
-    position)."""
+class DeclaredNode(Protocol):
+    """A node of a plug-in, which is one source; range and epochs in `scope` are those of its samples."""
 
-    node: Node
-    members: tuple[Node, ...]
-    names: tuple[str, ...] | None
-    nonmatches: "tuple[Nonmatch, ...]"
+    @property
+    def scope(self) -> Scope: ...
+
+    @property
+    def members(self) -> Sequence[Reference]:
+        """The data sets that it names."""
+
+    def open(self, opening: Any, members: Sequence[Any]) -> Any:
+        """The source of these opened members, with the settings of a `formats.Opening`."""
+
+    def error(self, message: str, key: str = "") -> ConfigError:
+        """An error at the line of `key`, or else of the node."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeclaredJoin:
-    """A join in the metadataset `file`; range and epochs in `scope` are those of the joined samples."""
+class ReadNode(Protocol):
+    """Reads a node of the file `file` for messages that call it `what`; `extra_keys` are those of the level above."""
 
-    join: JoinNode
-    members: tuple[Reference, ...]
-    file: str
-    scope: Scope
-
-    def error(self, message: str, key: str = "join") -> ConfigError:
-        """An error at the line of `key`, or else of the join."""
-        entries = self.join.node.mapping("join")
-        return entries.get(key, entries["join"]).error(message)
+    def __call__(self, node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...]) -> DeclaredNode: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,15 +170,15 @@ class DeclaredBlend:
     split_part: str
 
 
-Declared: TypeAlias = Reference | DeclaredJoin | DeclaredBlend
+Declared: TypeAlias = Reference | DeclaredNode | DeclaredBlend
 
 
 def references(declared: Declared) -> Iterator[Reference]:
-    """The data sets in a tree, in their order; of a join, its members."""
+    """The data sets in a tree, in their order, with those that other nodes name."""
     if isinstance(declared, Reference):
         yield declared
         return
-    for child in declared.members if isinstance(declared, DeclaredJoin) else declared.children:
+    for child in declared.children if isinstance(declared, DeclaredBlend) else declared.members:
         yield from references(child)
 
 
@@ -273,7 +272,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
         if not given(item.mapping("data set", _FIRST_FORMAT_KEYS), "path"):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
     scope = dataclasses.replace(scope, weight_unit=scope.weight_unit or SAMPLES)
-    children = [declare(_reference(item, file, scope)) for item in items]
+    children = [declare(read_reference(item, file, scope)) for item in items]
     return _blend("datasets", entries["datasets"], children, file, scope)
 
 
@@ -284,27 +283,28 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
         if kind in entries:
             _group(node, what, (kind, "subset", "weight_unit", *WHERE_KEYS, *extra_keys))
             unit = given(entries, "weight_unit")
-            inner = dataclasses.replace(_within(entries, file, scope), weight_unit=_weight_unit(unit, kind, scope))
+            inner = dataclasses.replace(within(entries, file, scope), weight_unit=_weight_unit(unit, kind, scope))
             if subset := given(entries, "subset"):
                 _check_share(subset, inner)
             items = _items(entries[kind], kind)
             children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
             return _blend(kind, entries[kind], children, file, inner)
-    if given(entries, "join"):
-        node.mapping(what, (*_JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
-        join, inner = read_join(node), _within(entries, file, scope)
-        if inner.where:
-            raise inner.where[-1].error(
-                f"where: does not choose from joined samples ({file}:{node.line}): give it to other data sets of the "
-                "blend, or join data that have been filtered"
-            )
-        below = dataclasses.replace(inner, subset=None, epochs_per_shuffle=1)
-        members = tuple(_reference(member, file, below) for member in join.members)
-        return DeclaredJoin(join=join, members=members, file=file, scope=inner)
+    for key in names_of_extensions("nodes"):
+        if given(entries, key):
+            return _read_node(key, node, what, file, scope, extra_keys)
     if not given(entries, "path"):
-        raise node.error(f"{what}: expected `path:`, `blend:`, `blend_epochized:` or `join:`, got {node.shown()}")
+        for key in entries.keys() - {*_REFERENCE_KEYS, *extra_keys}:
+            if find_extension("nodes", key) is not None:  # of another package
+                return _read_node(key, node, what, file, scope, extra_keys)
+        keys = [f"`{key}:`" for key in ("path", *_KEY_OF_KIND, *names_of_extensions("nodes"))]
+        raise node.error(f"{what}: expected {', '.join(keys[:-1])} or {keys[-1]}, got {node.shown()}")
     node.mapping(what, (*_REFERENCE_KEYS, *extra_keys))
-    return declare(_reference(node, file, scope))
+    return declare(read_reference(node, file, scope))
+
+
+def _read_node(key: str, node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...]) -> DeclaredNode:
+    read: ReadNode = extension("nodes", key, needed_by=f"{what}: {key}:")
+    return read(node, what, file, scope, extra_keys)
 
 
 def _weight_unit(node: Node | None, kind: str, scope: Scope) -> str:
@@ -350,17 +350,18 @@ def _weight(item: Node, key: str, unit: str) -> Weight:
     return read_weight(weight, key, path.shown() if path is not None and not item.line else "", unit)
 
 
-def _reference(node: Node, file: str, scope: Scope) -> Reference:
+def read_reference(node: Node, file: str, scope: Scope) -> Reference:
+    """The data set that a node of `file` names."""
     entries = {key: entry for key, entry in node.mapping("reference").items() if entry.value is not None}
     return Reference(
         path=located(entries["path"].text("path"), entries["path"], file),
-        scope=_within(node.mapping("reference"), file, scope),
+        scope=within(node.mapping("reference"), file, scope),
         entries=entries,
         aux=read_aux(entries["aux"], file) if "aux" in entries else {},
     )
 
 
-def _within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
+def within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
     """The scope below a node of `file` with these entries."""
     epochs = scope.epochs_per_shuffle
     if _MULTIPLIER in entries:
@@ -373,10 +374,31 @@ def _within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
         scope,
         split_part=scope.split_part if part is None else part.text("split_part"),
         subflavors=read_subflavors(entries) | dict(scope.subflavors),
-        where=scope.where if entries.keys().isdisjoint(WHERE_KEYS) else (*scope.where, *read_where(entries, file)),
+        where=scope.where if entries.keys().isdisjoint(WHERE_KEYS) else (*scope.where, *read_clauses(entries, file)),
         subset=scope.subset if subset is None else SubsetRange.parse(subset).within(scope.subset),
         epochs_per_shuffle=epochs,
     )
+
+
+def read_clauses(entries: Mapping[str, Node], file: str) -> tuple[Clause, ...]:
+    """The clauses of a node of the YAML file `file`, or of options: one or none.
+
+    Raises:
+        ConfigError: naming file and line, if there is no such clause, or no plug-in for it.
+    """
+    if not any(key in entries and entries[key].value is not None for key in WHERE_KEYS):
+        return ()
+    read = extension("features", "where", needed_by="where:").read
+    found: tuple[Clause, ...] = read(entries, file)
+    return found
+
+
+def given_clauses(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[Clause, ...]:
+    """The clause of the options `where` and `columns`; none without them."""
+    if where is columns is None:
+        return ()
+    found: tuple[Clause, ...] = extension("features", "where", needed_by="where=...").given(where, columns)
+    return found
 
 
 def _check_share(subset: Node, scope: Scope) -> None:
@@ -389,51 +411,3 @@ def _check_share(subset: Node, scope: Scope) -> None:
         SubsetRange().within(scope.subset)
     except ConfigError as error:
         raise subset.error(str(error)) from None
-
-
-def read_join(node: Node) -> JoinNode:
-    """The join at `node`; its members are not opened yet."""
-    join = node.mapping("join")["join"]
-    if isinstance(join.value, dict):
-        names, members = tuple(join.value), tuple(join.value.values())
-    else:
-        names, members = None, tuple(join.sequence("join, a list or a mapping of data sets"))
-    if not members:
-        raise join.error("join: expected data sets, got none")
-    for member in members:
-        _check_keys(member)
-    nonmatches = tuple(map(_nonmatch, members))
-    if nonmatches[0] != "error":
-        raise members[0].error(
-            f"nonmatch: {nonmatches[0]}: the first data set of a join says which samples there are, so it lacks none; "
-            "give nonmatch to the data sets after it, or put another one first"
-        )
-    return JoinNode(node, members, names, nonmatches)
-
-
-def _check_keys(member: Node) -> None:
-    entries = member.mapping("member of a join")
-    for key in ("join", "blend", "blend_epochized"):
-        if key in entries:
-            raise entries[key].error(f"{key}: {NO_MEMBER}: write `path:`, and put the join into the blend")
-    for key in _OF_THE_JOIN:
-        if key in entries and entries[key].value not in (None, 1):
-            raise entries[key].error(f"{key} is not for a member of a join: give it to the join as a whole")
-    if "aux" in entries:
-        raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
-    member.mapping("member of a join", (*_MEMBER_KEYS, *TABLE_KEYS, *_OF_THE_JOIN))
-    path = given(entries, "path")
-    if path is None:
-        raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
-    if path.text("path").endswith((".yaml", ".yml")):
-        raise path.error(f"{NO_MEMBER}, got {path.shown()}")
-
-
-def _nonmatch(member: Node) -> "Nonmatch":
-    entry = given(member.mapping("member of a join"), "nonmatch")
-    if entry is None:
-        return "error"
-    value = entry.text("nonmatch")
-    if value not in _NONMATCH:
-        raise entry.error(f"nonmatch: unknown mode {value!r}{nearest(value, _NONMATCH)}")
-    return cast("Nonmatch", value)

@@ -52,6 +52,12 @@ KINDS: Mapping[str, DataKind] = {
     "csv": DataKind("tables of text", (*_ROWS, *(end + more for end in _ROWS for more in _PACKINGS))),
 }
 
+SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""Files that `save_to_disk` of `datasets` writes next to a data set, and above several."""
+
+INDEX = "index.json"
+"""The file that names the shards of MDS and the chunks of litData."""
+
 _CHUNK = re.compile(r"chunk-[^/]*\.bin$")
 _HIDDEN = re.compile(r"(^|/)\.")
 _LANCE = re.compile(r"(?<![^/])[^/]+\.lance(?=/|$)")

@@ -3,13 +3,14 @@
 Reads a path. Returns its `Format`: what its split parts are called, and its samples as a `Source`. Raises `ConfigError`
 if there are no data; with file and line, for settings that a format has no use for.
 
-A format is a class derived from `Format`, and a line of `FORMATS`: prepared folders, tars that nobody prepared, JSONL
-files, and tables, whose module is imported only if the path may be that of one.
+A format is a class derived from `Format`. Those of the core are the lines of `FORMATS`. A plug-in, or another package,
+offers one as an extension of the kind `formats`, whose name is how paths of such data end (`.parquet`), or any other
+word for one that is asked of each folder that nobody prepared; it is imported only if the path may be that of one.
 """
 
 import abc
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,11 +18,11 @@ from bridge_data import storage
 from bridge_data.data import PreparedDataset, Records
 from bridge_data.data.cached_index import find_raw_tars, index_of_energon, is_tar_pattern, open_raw_tars
 from bridge_data.data.jsonl_file import open_jsonl, read_ranges
-from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, TABLE_FILES, why_unprepared
-from bridge_data.data.records import NO_MEMBER
+from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, why_unprepared
+from bridge_data.data.sample_keys import NO_MEMBER
 from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, bridge_command
-from bridge_data.extensions import find_extension
+from bridge_data.extensions import find_extension, names_of_extensions, names_of_others
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Reference
@@ -31,6 +32,9 @@ from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
+
+_KIND = "formats"
+"""Of extensions."""
 
 WHOLE = "train"
 """The only split part of data that have no split."""
@@ -271,29 +275,20 @@ class JsonlFile(Format):
 
 
 class FormatLine(NamedTuple):
-    """A format: its class, or the name of the plug-in that has it; how the paths of such data end; and whether any
-    other unprepared folder may hold some."""
+    """A format of the core: how the paths of such data end, and whether any other unprepared folder may hold some."""
 
-    place: type[Format] | str
+    kind: type[Format]
     endings: tuple[str, ...]
     in_folders: bool = False
 
-    def format(self) -> Format | None:
-        """The format; a plug-in is imported. None if it is not installed."""
-        found: type[Format] | None = (
-            self.place if isinstance(self.place, type) else find_extension("formats", self.place)
-        )
-        return None if found is None else found()
-
 
 FORMATS = (
-    FormatLine("tables", tuple(TABLE_FILES), in_folders=True),
     FormatLine(JsonlFile, (JSONL_SUFFIX,)),
     FormatLine(UnpreparedTars, (".tar", *GZIP_SUFFIXES), in_folders=True),
     FormatLine(PreparedFolder, ("",)),
 )
-"""The format of a path is the first that matches: of those with its ending, or else of those in folders. So a file is
-not looked for in a folder, and a prepared folder is not listed."""
+"""The format of a path is the first that matches: of those with its ending, or else of those in folders; those of
+plug-ins come first. So a file is not looked for in a folder, and a prepared folder is not listed."""
 
 
 def find_format(path: str) -> Format | None:
@@ -302,18 +297,35 @@ def find_format(path: str) -> Format | None:
     Raises:
         ConfigError: for a folder with data of two kinds, such as tars and Parquet files.
     """
-    found = _first_match(path, (line for line in FORMATS if path.endswith(line.endings)))
-    if found is None and (ending := PurePosixPath(path).suffix):  # that of another package
-        found = _first_match(path, [FormatLine(ending, (ending,))])
+    found = _first_match(path, _by_ending(path))
     if found is None and storage.is_folder(path):
-        found = _first_match(path, (line for line in FORMATS if line.in_folders))
+        found = _first_match(path, _in_folders())
         if found is not None and not storage.is_remote(path):  # there, only tables: the check is where they are listed
             check_one_kind(path, files_below(path))
     return found
 
 
-def _first_match(path: str, lines: Iterable[FormatLine]) -> Format | None:
-    return next((found for line in lines if (found := line.format()) is not None and found.matches(path)), None)
+def _by_ending(path: str) -> Iterator[type[Format] | None]:
+    """The formats of paths that end like this one."""
+    endings = [name for name in names_of_extensions(_KIND) if name.startswith(".")]
+    yield from (find_extension(_KIND, ending) for ending in endings if path.endswith(ending))
+    yield from (line.kind for line in FORMATS if path.endswith(line.endings))
+    if (ending := PurePosixPath(path).suffix) and ending not in endings:
+        yield find_extension(_KIND, ending)
+
+
+def _in_folders() -> Iterator[type[Format] | None]:
+    """The formats of data that may be in any folder."""
+    ours = names_of_extensions(_KIND)
+    yield from (find_extension(_KIND, name) for name in ours if not name.startswith("."))
+    yield from (line.kind for line in FORMATS if line.in_folders)
+    others = (name for name in names_of_others(_KIND) if not name.startswith(".") and name not in ours)
+    yield from (find_extension(_KIND, name) for name in others)
+
+
+def _first_match(path: str, kinds: Iterable[type[Format] | None]) -> Format | None:
+    formats = (kind() for kind in kinds if kind is not None)
+    return next((found for found in formats if found.matches(path)), None)
 
 
 def format_of(path: str) -> Format:
@@ -331,7 +343,8 @@ def format_of(path: str) -> Format:
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
-    endings = dict.fromkeys(ending for line in FORMATS for ending in line.endings if ending)
+    names = (name for name in names_of_extensions(_KIND) if name.startswith("."))
+    endings = dict.fromkeys((*names, *(ending for line in FORMATS for ending in line.endings if ending)))
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "
         f"{', '.join(endings)}, got another file"

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 from bridge_data.data import SubsetRange
 from bridge_data.data.blocks import READ_BYTES
-from bridge_data.data.records import (
-    NO_MEMBER,
-    ByteRange,
-    RawSample,
-    RecordReader,
-    no_columns,
-    read_keys,
-    scan_keys,
-)
+from bridge_data.data.records import ByteRange, RawSample, RecordReader, Records, verified
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import is_tensor, numpy
 from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
@@ -92,19 +84,14 @@ class MemoryRecords:
     num_samples: int
     split_part: str
     read_bytes = READ_BYTES
-    join_problem, repeated_keys_fix = NO_MEMBER, ""
 
     @property
     def root(self) -> Location:
         return location(MEMORY)
 
     @property
-    def names(self) -> list[str]:
-        return [MEMORY]
-
-    @property
-    def counts(self) -> list[int]:
-        return [self.num_samples]
+    def shards(self) -> list[tuple[str, int]]:
+        return [(MEMORY, self.num_samples)]
 
     @property
     def sample_bytes(self) -> float:
@@ -114,27 +101,13 @@ class MemoryRecords:
         """The fingerprint and the number of samples."""
         return {"memory": [self.fingerprint, self.num_samples]}
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return None
-
-    def describe(self, index: int) -> str:
-        """The number of the item."""
-        return f"{MEMORY}/{index}"
-
     def reader(self) -> RecordReader:
         return MemoryReader(self)
 
-    def keys(self, samples: range) -> Iterator[str]:
-        return read_keys(self, samples)
 
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        return scan_keys(self, keys)
-
-    def sample_columns(self) -> NoReturn:
-        raise no_columns(self)
-
-    def verified(self) -> NoReturn:
-        raise ConfigError("verify_digests: samples in memory have no digests; leave it out")
+@verified.register
+def _verified(records: MemoryRecords) -> Records:
+    raise ConfigError("verify_digests: samples in memory have no digests; leave it out")
 
 
 class MemoryReader(RecordReader):
@@ -153,11 +126,11 @@ class MemoryReader(RecordReader):
             values = {name: value for name, value in values_of(item).items() if parts is None or name in parts}
             return MemorySample(key_of(item, index), MEMORY, index, copy.deepcopy(values), MEMORY)
         except Exception as error:
-            raise SampleError(f"{self._records.describe(index)}: {type(error).__name__}: {error}") from error
+            raise SampleError(f"{MEMORY}/{index}: {type(error).__name__}: {error}") from error
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: nothing is read from files."""
-        self._check(index)
+        self._check(block[-1])
         return []
 
     def _check(self, index: int) -> None:

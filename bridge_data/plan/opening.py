@@ -12,23 +12,24 @@ from collections.abc import Collection, Sequence
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import checked_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
 from bridge_data.plan.declared import (
     Declared,
     DeclaredBlend,
-    DeclaredJoin,
+    DeclaredNode,
     LoadCache,
     Reference,
     Scope,
     declare,
+    given_clauses,
     read_splits,
 )
 from bridge_data.plan.document import absolute, parse_yaml
 from bridge_data.plan.formats import Opening, format_of, open_source
 from bridge_data.plan.source import Source
-from bridge_data.plugins.where.where_clauses import choose_samples, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, is_remote
 
@@ -61,7 +62,7 @@ def load_plan(
     """
     location = absolute(path)
     opening = Opening(training=training, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code)
-    scope = Scope(split_part=split_part, cache=LoadCache(limits), where=given_where(where, columns))
+    scope = Scope(split_part=split_part, cache=LoadCache(limits), where=given_clauses(where, columns))
     declared = declare(Reference(path=location, scope=scope))
     return open_plan(declared, opening, f"{location}: the split part {split_part!r}")
 
@@ -74,16 +75,10 @@ def open_plan(declared: Declared, opening: Opening, what: str) -> Plan:
 def _open(declared: Declared, opening: Opening) -> Tree:
     if isinstance(declared, Reference):
         return open_reference(declared, opening)
-    if isinstance(declared, DeclaredJoin):
-        return _open_join(declared, opening)
-    return _open_blend(declared, opening)
-
-
-def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
-    from bridge_data.plugins.joins.join import join_source  # here: few data sets are joined
-
+    if isinstance(declared, DeclaredBlend):
+        return _open_blend(declared, opening)
     members = [open_reference(member, opening) for member in declared.members]
-    return cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)
+    return cut(declared.open(opening, members), declared)
 
 
 def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
@@ -134,10 +129,10 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
     return cut(source, reference)
 
 
-def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
+def cut(source: Source, declared: Reference | DeclaredNode) -> Source:
     """`source` with the chosen samples, the range of these, and the epochs of its scope."""
     if declared.scope.where:
-        source = choose_samples(source, declared.scope.where)
+        source = extension("features", "where", needed_by="where:").choose(source, declared.scope.where)
     source.withheld  # noqa: B018  errors come now, and in stores several lists are read at once
     subset = declared.scope.subset
     try:

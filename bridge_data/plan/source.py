@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data import Records, Subset, SubsetRange
-from bridge_data.data.records import contents_of, fingerprint_of
+from bridge_data.data.records import contents_of, count_samples, fingerprint_of, place_of
 from bridge_data.data.withheld import Withheld, withheld
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -52,14 +52,20 @@ class SampleMaker(Protocol):
         nothing is decoded), `subflavors` are those of the source."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Join:
-    """How samples of several sources are joined: `joiner` gets a sample (or None) of each of `members`, in order, or by
-    their `names`."""
+class Composition(Protocol):
+    """How the samples of a source are made of samples of several other sources, as a plug-in does; its text says so, to
+    end a sentence."""
 
-    members: tuple[Source, ...]
-    names: tuple[str, ...] | None
-    joiner: Callable[..., Any]
+    @property
+    def members(self) -> tuple[Source, ...]:
+        """These sources; a record has a sample (or None) of each."""
+
+    @property
+    def joiner(self) -> Callable[..., Any]:
+        """What makes one sample of theirs."""
+
+    def loader(self, source: Source, decoder: Any, *, bare_keys: bool) -> Any:
+        """The `Loader` of the samples; see `decode.sample_loader.open_loader`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,11 +73,11 @@ class Source:
     """Samples 0..num_samples-1 of one split part of the data set at `path`, which `records` reads.
 
     `field_map` gives the fields of `sample_class`; a crude class has none. `parts` are the parts to read, None for all.
-    `config_file` is the dataset.yaml. If `joined`, a record has a sample of each member, which are built as the members
-    say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
+    `config_file` is the dataset.yaml. With a `composition`, samples are made of those of its members, which are built
+    as these say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
-    `values` are the parts that are values already, and are not decoded. `format` is the name of the format of the data
-    in `formats.FORMATS`, empty if code made the source.
+    `values` are the parts that are values already, and are not decoded. `format` is the name of the `formats.Format` of
+    the data, empty if code made the source.
     """
 
     path: str
@@ -82,7 +88,7 @@ class Source:
     parts: Container[str] | None = None
     subflavors: Mapping[str, Any]
     config_file: str
-    joined: Join | None = None
+    composition: Composition | None = None
     maker: SampleMaker | None = None
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
     epochs_per_shuffle: EpochsPerShuffle = 1
@@ -95,10 +101,10 @@ class Source:
         """Its name in messages: the folder name and the split part."""
         return f"{self.path.rstrip('/').rpartition('/')[2]}/{self.split_part}"
 
-    @property
+    @functools.cached_property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self.records.num_samples
+        return count_samples(self.records)
 
     def key_or_place(self, index: int) -> str:
         """The key of a sample, for messages; if it cannot be read, its location."""
@@ -107,12 +113,12 @@ class Source:
         except IndexError:
             return "no sample"
         except DatasetError:
-            return self.records.describe(index)
+            return place_of(self.records, index)
 
     @property
     def members(self) -> tuple[Source, ...]:
-        """The sources read for it: those that it joins, or itself."""
-        return self.joined.members if self.joined else (self,)
+        """The sources read for it: those that it is made of, or itself."""
+        return self.composition.members if self.composition else (self,)
 
     @property
     def is_remote(self) -> bool:
@@ -149,7 +155,7 @@ class Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
         records = self.records
         if subset is not None:
-            records = Subset(records, *subset.resolve(records.num_samples))
+            records = Subset(records, *subset.resolve(self.num_samples))
         return dataclasses.replace(self, records=records, epochs_per_shuffle=epochs_per_shuffle)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from bridge_data.prepare.executors import LocalProcesses as LocalProcesses
     from bridge_data.prepare.executors import RayTasks as RayTasks
     from bridge_data.prepare.media import MediaPreparation as MediaPreparation
-    from bridge_data.prepare.media import MediaRule as MediaRule
     from bridge_data.prepare.media import prepare_media as prepare_media
+    from bridge_data.prepare.media_rule import MediaRule as MediaRule
     from bridge_data.prepare.parallel_writing import write as write
     from bridge_data.prepare.shard_writer import ShardWriter as ShardWriter
 

@@ -21,7 +21,8 @@ from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.data.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.sample_columns import (
+from bridge_data.data.sample_columns import arrow_package
+from bridge_data.data.stored_columns import (
     COLUMNS_PARQUET,
     INTEGER,
     LIST,
@@ -29,7 +30,6 @@ from bridge_data.data.sample_columns import (
     TEXT,
     StoredColumns,
     StoredShard,
-    arrow_package,
     arrow_type,
     write_stored_columns,
 )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.data.sample_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
+from bridge_data.data.stored_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 from bridge_data.errors import ConfigError
 
 _MAX_INTEGER = 1 << 63

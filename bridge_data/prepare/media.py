@@ -11,8 +11,6 @@ Source: the three strategies, under these names, are those of Energon's `media_f
 
 import contextlib
 import dataclasses
-import enum
-import fnmatch
 import functools
 import io
 import itertools
@@ -20,13 +18,13 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
 from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, split_name
-from bridge_data.data.media_kinds import MediaKind, guess_kind, kind_of_name
+from bridge_data.data.media_kinds import MediaKind
 from bridge_data.data.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
@@ -36,6 +34,7 @@ from bridge_data.decode.image import Orientation, orientation_of, turned_size
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
 
 HEAD_BYTES = 512
@@ -51,65 +50,6 @@ READ_BYTES = 1 << 16
 
 MAX_EXAMPLES = 10
 """Maximum messages kept on unreadable files."""
-
-
-_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
-
-
-class MediaFilterStrategy(enum.StrEnum):
-    """How media are recognised."""
-
-    EXTENSION = "EXTENSION"
-    HEADER = "HEADER"
-    GLOB = "GLOB"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MediaRule:
-    """A strategy and, for `GLOB`, patterns; one must match a file's name or its whole path. Sizes of images are those
-    after EXIF orientation if that is to be applied."""
-
-    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
-    patterns: Sequence[str] = ()
-    orientation: Orientation = "ignore"
-
-    @classmethod
-    def parse(
-        cls, by_glob: str | None, by_header: bool, by_extension: bool, orientation: Orientation = "ignore"
-    ) -> "MediaRule":
-        """The rule that the flags ask for; patterns are separated by commas.
-
-        Raises:
-            ConfigError: if they ask for none, or for several.
-        """
-        if (by_glob is not None) + by_header + by_extension != 1:
-            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
-        if by_glob is None:
-            return cls("HEADER" if by_header else "EXTENSION", orientation=orientation)
-        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
-        if not all(patterns):
-            raise ConfigError(
-                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
-            )
-        return cls("GLOB", patterns, orientation)
-
-    def may_be_media(self, name: str) -> bool:
-        """Whether the file must be opened, judged by its name. Case is ignored."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name) is not None
-        if self.strategy == "HEADER":
-            return True
-        whole, last = name.lower(), name.lower().rpartition("/")[2]
-        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
-
-    def kind(self, name: str, head: bytes) -> MediaKind | None:
-        """The kind of a file that may be media, judged by its first bytes."""
-        if self.strategy == "EXTENSION":
-            return kind_of_name(name)
-        return guess_kind(head) or kind_of_name(name)
-
-    def __str__(self) -> str:
-        return ":".join((self.strategy, *self.patterns, *(("upright",) if self.orientation == "apply" else ())))
 
 
 def extract(kind: MediaKind, file: BinaryIO, name: str, orientation: Orientation = "ignore") -> MediaMetadata:

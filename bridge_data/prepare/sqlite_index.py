@@ -29,7 +29,7 @@ from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import clone_file, replacing, writing
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.media import MediaRule
+    from bridge_data.prepare.media_rule import MediaRule
 
 _TABLES = (
     """CREATE TABLE samples (

@@ -67,7 +67,7 @@ def _of_source(encoder: Any, source: Source) -> list[Any]:
     cookers = [cooker.is_match(source.subflavors) for cooker in encoder.cookers] if is_crude else []
     fields = sorted((name, str(access)) for name, access in source.field_map.items())
     maker = None if source.maker is None else _name(type(source.maker))
-    joiner = None if source.joined is None else _name(source.joined.joiner)
+    joiner = None if source.composition is None else _name(source.composition.joiner)
     return [_name(source.sample_class), fields, cookers, maker, joiner, sorted(source.aux)]
 
 

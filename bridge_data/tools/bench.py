@@ -36,7 +36,6 @@ from bridge_data.loader.factory import open_loader
 from bridge_data.options import check_at_least
 from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.run_options import RunOptions
 from bridge_data.task import STAGES, TaskEncoder
@@ -515,7 +514,7 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
 
 def _has_images(source: Source) -> bool:
     """Whether some of the parts read are images, by their names."""
-    names = source.records.part_names(0) if len(source.records.names) else None
+    names = source.records.reader().part_names(0) if source.records.shards else None
     wanted = [name for name in names or () if source.parts is None or name in source.parts]
     return any(name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS for name in wanted)
 
@@ -674,12 +673,7 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
 
 def _mean_bytes(samples: Sequence[RawSample]) -> float:
     """The mean number of bytes read of these samples."""
-    members = [
-        member
-        for sample in samples
-        for member in (sample.members if isinstance(sample, JoinedRawSample) else (sample,))
-        if member is not None
-    ]
+    members = [member for sample in samples for member in sample.made_of if member is not None]
     return sum(len(bytes_of(content)) for member in members for content in member.parts.values()) / len(samples)
 
 

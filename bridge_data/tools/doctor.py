@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from bridge_data.data import ShardSet
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import tars_of
+from bridge_data.data.records import counts_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
@@ -202,8 +203,8 @@ def _part_names(source: Source) -> list[str]:
     names = [
         name
         for member in source.members
-        if member.records.names
-        for name in member.records.part_names(0) or ()
+        if member.records.shards
+        for name in member.records.reader().part_names(0) or ()
         if member.parts is None or name in member.parts
     ]
     return sorted(set(names))
@@ -673,8 +674,8 @@ def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, sh
 def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
     """The order of a source if a step takes `size` samples of it from one lane."""
     geometry = shuffle.geometry(source, num_lanes)
-    chunks = ChunkTable(source.records.counts, geometry.chunk_size)
-    row = Row(source.records.counts, geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
+    chunks = ChunkTable(counts_of(source.records), geometry.chunk_size)
+    row = Row(counts_of(source.records), geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
     return SourceOrder(
         source=source,
         size=size,
@@ -712,7 +713,8 @@ def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     yield from _check_mixing(order, run)
     yield from _check_overlap(order, run)
     source, lanes, wanted = order.source, order.geometry.num_lanes, run.options.data.max_samples_per_sequence
-    if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, max(source.records.counts)):
+    most = max(counts_of(source.records))
+    if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, most):
         yield Finding(
             code="few-samples",
             level=Level.NOTE,

@@ -22,19 +22,18 @@ from bridge_data.data.index_file import split_name
 from bridge_data.data.jsonl_file import split_gaps
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, tars_of
-from bridge_data.data.records import selected_number, stored_number
+from bridge_data.data.records import place_of, selected_number, stored_number
 from bridge_data.data.tar_files import GZIP_SUFFIXES, open_tar, read_member
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
+from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare, given_clauses
 from bridge_data.plan.document import absolute, as_node
 from bridge_data.plan.formats import Opening, find_format
 from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
-from bridge_data.plugins.joins.join import join_source
-from bridge_data.plugins.where.where_clauses import WhereOptionError, given_where
+from bridge_data.plugins.where.where_clauses import WhereOptionError
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.storage import on_disk
@@ -90,7 +89,7 @@ class LintConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "num_workers", "limit", "max_kept")
-        given_where(self.where, self.columns)
+        given_clauses(self.where, self.columns)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ def find_targets(path: Path, config: LintConfig, report: Report) -> Targets:
 def _sources(path: Path, part: str, failures: dict[str, list[str]], config: LintConfig) -> Iterator[Source]:
     """Every source of a split part that can be opened; errors of the others go to `failures`, with the part."""
     errors: list[BridgeDataError] = []
-    scope = Scope(split_part=part, cache=LoadCache(config.limits), where=given_where(config.where, config.columns))
+    scope = Scope(split_part=part, cache=LoadCache(config.limits), where=given_clauses(config.where, config.columns))
     try:
         entries = {key: as_node(name, str(path)) for key, name in config.named_files.items()}
         declared = declare(Reference(path=absolute(str(path)), scope=scope, entries=entries))
@@ -228,7 +227,7 @@ def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError])
             return
         members = [source for member in declared.members for source in _opened(member, opening, errors)]
         if len(members) == len(declared.members):
-            yield cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)
+            yield cut(declared.open(opening, members), declared)
         else:
             yield from members
     except BridgeDataError as error:
@@ -255,12 +254,12 @@ def _add_folder(
 
 def _add_source(targets: Targets, source: Source, report: Report) -> None:
     """A source: its shards, those of its joins, and the other files that its cookers read."""
-    if source.joined is not None:
-        for member in source.joined.members:
+    if source.composition is not None:
+        for member in source.composition.members:
             _add_source(targets, member, report)
     shards = tars_of(source.records)
     if shards is None or source.maker is not None:
-        targets.load(source, is_counted=shards is None and source.joined is None)
+        targets.load(source, is_counted=shards is None and source.composition is None)
     if shards is not None:
         folder = _add_folder(targets, on_disk(shards.root), report, source.limits)
         if folder is not None:
@@ -272,7 +271,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
 
 def _first_line(source: Source) -> int | None:
     """The line number of the first sample; None if the samples are not consecutive lines of a JSONL file."""
-    if source.format != "jsonl" or source.joined is not None or not source.num_samples:
+    if source.format != "jsonl" or source.composition is not None or not source.num_samples:
         return None
     first, last = (stored_number(source.records, index) for index in (0, source.num_samples - 1))
     return first if last - first + 1 == source.num_samples else None
@@ -558,7 +557,7 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
             if decode:
                 loader.build(raw, index)
             for code, cause in noted.faults():
-                found.tally.add(Fault(code, cause, source.path, key=source.records.describe(index)))
+                found.tally.add(Fault(code, cause, source.path, key=place_of(source.records, index)))
         except SkipSample:
             continue
         except DatasetError as error:
@@ -571,7 +570,7 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
 
 def _report(found: Found, code: str, source: Source, index: int, error: Exception) -> None:
     cause = str(error) if isinstance(error, BridgeDataError) else f"{type(error).__name__}: {error}"
-    found.tally.add(Fault(code, cause, source.path, key=source.records.describe(index)))
+    found.tally.add(Fault(code, cause, source.path, key=place_of(source.records, index)))
 
 
 @functools.lru_cache(maxsize=16)

@@ -48,7 +48,8 @@ from bridge_data.data.metadata import (
     tar_index_path,
 )
 from bridge_data.data.prepared import tars_of
-from bridge_data.data.records import stored_records
+from bridge_data.data.records import count_samples, counts_of, names_of, place_of, stored_records
+from bridge_data.data.sample_keys import fix_repeated_keys, keys_of
 from bridge_data.data.shard_table import encode_offsets
 from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
 from bridge_data.data.tar_scan import MAX_ZERO_BYTES, has_surrogates
@@ -761,7 +762,7 @@ def repeated_table_keys(sources: Iterable[Source]) -> Iterator[Fault]:
     seen = set()
     for source in sources:
         records = stored_records(source.records)
-        if records.repeated_keys_fix and tars_of(records) is None:
+        if fix_repeated_keys(records) and tars_of(records) is None:
             data = f"{records.root} {records.identity()}"
             if data not in seen:
                 seen.add(data)
@@ -769,10 +770,10 @@ def repeated_table_keys(sources: Iterable[Source]) -> Iterator[Fault]:
 
 
 def _repeated(records: Records, path: str) -> Iterator[Fault]:
-    reader, ends = records.reader(), [*itertools.accumulate(records.counts)]
-    with KeyLog(records.num_samples) as log:
+    reader, names, ends = records.reader(), names_of(records), [*itertools.accumulate(counts_of(records))]
+    with KeyLog(count_samples(records)) as log:
         try:
-            numbered = enumerate(records.keys(range(records.num_samples)))
+            numbered = enumerate(keys_of(records, range(count_samples(records))))
             while run := list(itertools.islice(numbered, KEYS_AT_ONCE)):
                 numbers, keys = zip(*run, strict=True)
                 found = digests(0, 0, keys, numbers)
@@ -781,9 +782,9 @@ def _repeated(records: Records, path: str) -> Iterator[Fault]:
         except DatasetError:
             return  # is reported where samples are read
         for (first, _), (number, _) in log.repeated():
-            one, other = reader.read(number, ()), records.names[bisect.bisect_right(ends, first)]
+            one, other = reader.read(number, ()), names[bisect.bisect_right(ends, first)]
             if one.shard_name == other:
-                rows = [records.describe(at).removeprefix(f"{other}/") for at in (first, number)]
+                rows = [place_of(records, at).removeprefix(f"{other}/") for at in (first, number)]
                 yield Fault("duplicate-key", f"rows {rows[0]} and {rows[1]} have it", path, other, one.key)
             else:
                 yield Fault("shared-key", f"{other} has it too", path, one.shard_name, one.key)

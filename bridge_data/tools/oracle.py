@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from bridge_data.data.records import RecordReader
+from bridge_data.data.records import RecordReader, counts_of, names_of
 from bridge_data.data.sample_lookup import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
@@ -365,8 +365,8 @@ class SampleNames:
         """The name of the shard of a sample."""
         records = self.sources[source].records
         if source not in self._ends:
-            self._ends[source] = list(itertools.accumulate(records.counts))
-        return records.names[bisect.bisect_right(self._ends[source], index)]
+            self._ends[source] = list(itertools.accumulate(counts_of(records)))
+        return names_of(records)[bisect.bisect_right(self._ends[source], index)]
 
     def key(self, source: int, index: int) -> str:
         """The key of a sample, `shard/key`."""

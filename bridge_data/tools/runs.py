@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from bridge_data.data.plain_data import parse_yaml_file
-from bridge_data.data.records import stored_records
+from bridge_data.data.records import split_part_of, stored_records
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import BridgeDataError, ConfigError, StateError, listed
 from bridge_data.lanes.datasets import training_data
@@ -31,10 +31,10 @@ from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
+from bridge_data.plan.declared import WHERE_KEYS, given_clauses
 from bridge_data.plan.formats import find_format
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.planned.costs import known_costs
-from bridge_data.plugins.where.where_clauses import WHERE_KEYS, given_where
 from bridge_data.run_options import PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import AnyLocation, location
@@ -360,7 +360,8 @@ class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             ConfigError: if there are those of several encoders.
         """
         base = None if source is None else stored_records(source.records)
-        known = [] if base is None else [facts for _, facts in known_costs(base) if facts.split_part == base.split_part]
+        part = None if base is None else split_part_of(base)
+        known = [] if base is None else [facts for _, facts in known_costs(base) if facts.split_part == part]
         keys = {facts.key: facts.encoder for facts in known}
         if source is not None and len(keys) > 1:
             raise ConfigError(
@@ -694,7 +695,7 @@ class PlannedRun:
         for number in self.later_ranks:
             check_integer("ranks", number, 1)
         check_number("step_s", self.step_s, "a positive number of seconds", or_none=True)
-        given_where(self.options.data.where, self.options.data.columns)
+        given_clauses(self.options.data.where, self.options.data.columns)
 
     @classmethod
     def of(

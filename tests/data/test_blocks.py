@@ -15,6 +15,7 @@ from bridge_data.data import RecordReader, Records, Subset, open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.data.index_file import BridgeIndexWriter, build_segment
 from bridge_data.data.jsonl_file import open_jsonl
+from bridge_data.data.records import counts_of
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
@@ -33,10 +34,12 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
     return record_reads(monkeypatch)
 
 
-def in_blocks(reader: RecordReader, cut: Cut, max_bytes: int = PLENTY) -> tuple[BlockCache, BlockBudget]:
+def in_blocks(
+    records: Records, reader: RecordReader, cut: Cut, max_bytes: int = PLENTY
+) -> tuple[BlockCache, BlockBudget]:
     """All parts, read in blocks."""
     budget = BlockBudget(max_bytes)
-    return BlockCache(reader, cut, None, budget), budget
+    return BlockCache(records, reader, cut, None, budget), budget
 
 
 def window(counts: Sequence[int], cut: Cut, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
@@ -156,10 +159,10 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
 ) -> None:
     records = records_in(tmp_path / "data")
     alone, below = records.reader(), records.reader()
-    reader, budget = in_blocks(below, cut)
-    for samples in window(records.counts, cut, 16):
+    reader, budget = in_blocks(records, below, cut)
+    for samples in window(counts_of(records), cut, 16):
         for index in samples:  # opens every shard
-            alone.read(index), below.byte_ranges(index)
+            alone.read(index), below.byte_ranges(range(index, index + 1))
         reads.clear()
         taken = [reader.read(index) for index in samples]
         blocks = {reader.block(index) for index in samples}
@@ -178,16 +181,16 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
 ) -> None:
     records, cut = records_in(tmp_path / "data"), ChunkCut(50, 10)
     alone, below = records.reader(), records.reader()
-    (samples,) = window(records.counts, cut, 1000)
+    (samples,) = window(counts_of(records), cut, 1000)
     for index in samples:
         alone.read(index), below.read(index)
-    reader, free = in_blocks(below, cut)
+    reader, free = in_blocks(records, below, cut)
     most = 0
     for index in samples:
         reader.read(index)
         most = max(most, free.num_bytes)
     for max_bytes in (2 * most, most // 3, most // 20):
-        reader, budget = in_blocks(below, cut, max_bytes)
+        reader, budget = in_blocks(records, below, cut, max_bytes)
         reads.clear()
         taken = []
         for index in samples:
@@ -209,7 +212,7 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
     alone, below = records.reader(), records.reader()
     expected = [alone.read(index) for index in range(20)]
     below.read(0)
-    reader, budget = in_blocks(below, ChunkCut(20, 5))
+    reader, budget = in_blocks(records, below, ChunkCut(20, 5))
     reads.clear()
     assert reader.read(7) == expected[7]
     for left, index in ((4, 9), (3, 5), (2, 8), (1, 6)):
@@ -221,7 +224,8 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
 def test_what_was_released_before_its_block_is_read_is_not_held(tmp_path: Path, reads: Reads) -> None:
     """Also if that was in another epoch, and is wanted now."""
     write_texts(tmp_path, 10)
-    cache, budget = in_blocks(open_shards(tmp_path, "train").reader(), ChunkCut(10, 10))
+    records = open_shards(tmp_path, "train")
+    cache, budget = in_blocks(records, records.reader(), ChunkCut(10, 10))
     for index in (7, 8, 9):
         cache.release(index)
     for index in range(7):
@@ -235,7 +239,8 @@ def test_what_was_released_before_its_block_is_read_is_not_held(tmp_path: Path, 
 
 
 def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
-    reader, budget = in_blocks(with_our_index(tmp_path / "data").reader(), ChunkCut(50, 10))
+    records = with_our_index(tmp_path / "data")
+    reader, budget = in_blocks(records, records.reader(), ChunkCut(50, 10))
     reader.read(3)
     assert budget.num_bytes > 9 * 2048
     gc.disable()
@@ -254,7 +259,7 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     records = open_shards(write_dataset(tmp_path / "data", samples), "train")
     below = records.reader()
     below.read(0)
-    reader = BlockCache(below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
+    reader = BlockCache(records, below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
     reads.clear()
     for index in random.Random(1).sample(range(12), 12):
         assert reader.read(index).parts == {"txt": f"caption {index}".encode()}
@@ -265,10 +270,10 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
 
 def test_threads_get_the_samples_too(tmp_path: Path) -> None:
     records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
-    reader, budget = in_blocks(records.reader(), cut, 100_000)
+    reader, budget = in_blocks(records, records.reader(), cut, 100_000)
 
     def wrong(seed: int) -> list[int]:
-        numbers = itertools.chain.from_iterable(window(records.counts, cut, 20, seed))
+        numbers = itertools.chain.from_iterable(window(counts_of(records), cut, 20, seed))
         return [n for n in numbers if reader.read(n).parts["txt"] != f"text {n}".encode()]
 
     with ThreadPoolExecutor(4) as threads:
@@ -298,5 +303,5 @@ def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tm
     records = open_shards(tmp_path, "train")
     expected = [records.reader().read(index) for index in range(20)]
     assert expected[5].parts[name] == expected[0].parts[name]
-    reader, _ = in_blocks(records.reader(), ChunkCut(20, 4))
+    reader, _ = in_blocks(records, records.reader(), ChunkCut(20, 4))
     assert [reader.read(index) for index in range(20)] == expected

@@ -1,5 +1,5 @@
 """What MDS shards, litData's chunks and Lance data sets have in common: rows by columns and keys, split parts, stores,
-and files that are replaced. (What every kind of records has in common: `test_records.py`.)"""
+and files that are replaced. (What every kind of records has in common: `test_records_contract.py`.)"""
 
 import gzip
 import pickle
@@ -56,7 +56,7 @@ WRITERS: dict[str, Callable[[Path, Any], Path]] = {
 def test_rows_are_chosen_forgotten_and_joined_by_their_keys(tmp_path: Path, kind: str) -> None:
     path = WRITERS[kind](tmp_path / kind, range(90))
     assert read(opened(path, where="n % 10 = 3 and key <> 'k13'"))[:2] == ["text 3", "text 23"]
-    forget_samples(path, [f"{opened(path).records.names[0]}/k7", "k8"], "asked for")
+    forget_samples(path, [f"{opened(path).records.shards[0][0]}/k7", "k8"], "asked for")
     settings: dict[str, Any] = {"batch_size": 10, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
     fields: dict[str, Any] = {"sample_type": TextSample, "field_map": {"text": "text"}}
     data = get_train_dataset(path, worker_config=WorkerConfig(0, 1, 0), repeat=False, **settings, **fields)

@@ -1,5 +1,5 @@
 """JSONL files as records: lines by their numbers, split parts as ranges; what was changed or damaged is told. (What all
-records promise: `test_records.py`; how a file is prepared: `tests/prepare/test_jsonl_lines.py`.)"""
+records promise: `test_records_contract.py`; how a file is prepared: `tests/prepare/test_jsonl_lines.py`.)"""
 
 import json
 from pathlib import Path

@@ -45,7 +45,7 @@ def opened(path: object) -> object:
     records = source.records
     reader = records.reader()
     samples = [reader.read(index).parts for index in (0, 5, records.num_samples - 1)]
-    return records.identity(), list(records.counts), records.names, records.sample_bytes, records.read_bytes, samples
+    return records.identity(), records.shards, records.sample_bytes, records.read_bytes, samples
 
 
 def test_a_second_opening_finds_the_same_and_opens_one_file(

@@ -22,6 +22,7 @@ from bridge_data import storage
 from bridge_data.data import RecordReader, ShardSet, open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
+from bridge_data.data.records import verified
 from bridge_data.data.sample_lookup import PartReader
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
@@ -87,7 +88,7 @@ def read_samples(shards: ShardSet, draw: random.Random) -> list[Sample | None]:
     """Every sample, singly or in blocks; None for one that is refused."""
     reader: RecordReader | BlockCache = shards.reader()
     if draw.random() < 0.5:
-        reader = BlockCache(shards.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
+        reader = BlockCache(shards, shards.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
     found: list[Sample | None] = [None] * shards.num_samples
     for index in draw.sample(range(shards.num_samples), shards.num_samples):
         try:
@@ -177,7 +178,7 @@ def damage_tar_with_digests(folder: Path, draw: random.Random) -> None:
     change(folder / SHARD, draw)
     if draw.random() < 0.5:
         os.utime(folder / SHARD, ns=(before.st_atime_ns, before.st_mtime_ns))
-    shards = open_shards(folder, "train").verified()
+    shards = verified(open_shards(folder, "train"))
     for found, sample in zip(read_samples(shards, draw), SAMPLES, strict=True):
         assert found in (None, sample)
 
@@ -224,11 +225,12 @@ def read_lines(path: Path, draw: random.Random) -> list[bytes | None]:
     """Every line, singly or in blocks; None for one that is refused."""
     found: list[bytes | None] = [None] * len(LINES)
     try:
-        reader: RecordReader | BlockCache = open_jsonl(path, "train").reader()
+        records = open_jsonl(path, "train")
     except BridgeDataError:
         return found
+    reader: RecordReader | BlockCache = records.reader()
     if draw.random() < 0.5:
-        reader = BlockCache(open_jsonl(path, "train").reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
+        reader = BlockCache(records, records.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
     for index in draw.sample(range(len(LINES)), len(LINES)):
         with contextlib.suppress(BridgeDataError):
             found[index] = reader.read(index).parts["json"]
@@ -278,7 +280,7 @@ def test_an_undamaged_copy_is_read_and_samples_that_changed_places_are_found_out
     shards = open_shards(tmp_path / "data", "train")
     for seed in range(4):
         assert read_samples(shards, random.Random(seed)) == SAMPLES
-        assert read_samples(shards.verified(), random.Random(seed)) == SAMPLES
+        assert read_samples(verified(shards), random.Random(seed)) == SAMPLES
     path = tmp_path / "data" / SHARD
     samples, size = SAMPLES[PER_SHARD:], path.stat().st_size
     order = [5, 1, 2, 3, 4, 0, *range(6, PER_SHARD)]

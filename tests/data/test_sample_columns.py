@@ -18,20 +18,20 @@ from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import Records
 from bridge_data.data.sample_columns import (
     BYTES,
-    COLUMNS_PARQUET,
     INDEX,
     KEY,
     ROWS_AT_ONCE,
     SHARD,
-    OwnColumns,
-    ShardColumns,
-    StoredColumns,
+    columns_of,
 )
+from bridge_data.data.shard_columns import ShardColumns
+from bridge_data.data.stored_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.data.subset import Subset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
+from bridge_data.plugins.where.own_columns import OwnColumns
 from bridge_data.prepare import prepare_columns
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.data.tars import write_shards
@@ -117,7 +117,7 @@ def test_lines_are_chosen_by_their_number_and_their_bytes(folder: Path) -> None:
 def test_batches_are_bounded_and_in_the_order_of_samples(tmp_path: Path) -> None:
     size = 3 * ROWS_AT_ONCE
     write_parquet(tmp_path / "a.parquet", pa.table({"n": np.arange(size)}), per_group=size)
-    found = list(records_at(tmp_path / "a.parquet").sample_columns().batches([("n",), INDEX, KEY]))
+    found = list(columns_of(records_at(tmp_path / "a.parquet")).batches([("n",), INDEX, KEY]))
     assert [len(indices) for indices, _ in found] == [ROWS_AT_ONCE] * 3
     for indices, values in found:
         assert values[("n",)].to_pylist() == values[INDEX].to_pylist() == indices.tolist()
@@ -268,7 +268,7 @@ def test_other_values_are_another_choice(data: Path) -> None:
     for columns in (COLUMNS, ["json.score"], ["json.score", "json.ok"]):
         prepare_columns(data, columns)
         assert len(chosen(data, "json.score < 50")) == 42
-        identities.append(open_shards(data, "train").sample_columns().identity())
+        identities.append(columns_of(open_shards(data, "train")).identity())
     assert identities[0] != identities[1] != identities[2]
 
 

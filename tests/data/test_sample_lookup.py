@@ -1,5 +1,5 @@
 """Finding samples by the forms of their names, and parts by theirs. (That every kind of records finds its samples:
-`test_records.py`.)"""
+`test_records_contract.py`.)"""
 
 import gzip
 import os

@@ -10,6 +10,7 @@ import pytest
 from bridge_data.data import ShardReader, Subset, open_shards
 from bridge_data.data import prepared as prepared_folders
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.records import verified
 from bridge_data.data.shard_table import encode_offsets, first_samples, read_offsets
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
@@ -138,7 +139,7 @@ def test_headers_are_only_read_with_contents_where_a_shard_may_not_be_the_indexe
     samples = prepared(tmp_path, with_index=True)
     for is_copy in (False, True):
         for number in range(3):
-            assert (samples.byte_ranges(number)[0][2] > 512) is is_copy
+            assert (samples.byte_ranges(range(number, number + 1))[0][2] > 512) is is_copy
             assert samples.read(number).parts == {"txt": b"text"}
         os.utime(path, (1, 1))
         samples = ShardReader(open_shards(tmp_path, "train"))
@@ -162,7 +163,7 @@ def test_a_damaged_header_costs_no_other_sample(
     is_read = with_index and keeps_time and damaged < 4
     for cut in (None, ChunkCut(5, 5)):
         reader = ShardReader(open_shards(tmp_path, "train"))
-        samples = reader if cut is None else BlockCache(reader, cut, None, BlockBudget(1 << 20))
+        samples = reader if cut is None else BlockCache(reader.shards, reader, cut, None, BlockBudget(1 << 20))
         for number in range(5):
             if number == damaged and not is_read:
                 with pytest.raises(DatasetError, match=r"is not stored where|no readable tar header"):
@@ -213,7 +214,7 @@ def test_large_parts_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.
     reads = record_reads(monkeypatch)
     assert samples.read(1, {"txt"}).parts == {"txt": b"2txt" * 30_000}
     assert sum(num_bytes for _, _, num_bytes in reads) < 130_000 + 3000
-    assert [(start, size) for _, start, size in samples.byte_ranges(1, {"txt"})] == [reads[-1][1:]]
+    assert [(start, size) for _, start, size in samples.byte_ranges(range(1, 2), {"txt"})] == [reads[-1][1:]]
     assert samples.read(0).parts == {part: f"1{part}".encode() * 30_000 for part in ("jpg", "txt")}
 
 
@@ -224,7 +225,7 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     os.utime(tmp_path / "a.tar", (1, 1))
     expected = [{"a": b"one", "b": b"two"}, {"a": b"three"}]
     assert [samples.read(index).parts for index in (0, 1)] == expected
-    together = BlockCache(samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
+    together = BlockCache(samples.shards, samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
     assert [together.read(index).parts for index in (0, 1)] == expected
 
 
@@ -232,7 +233,7 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, ALL)
     with pytest.raises(ConfigError, match=r"verify; run `bridge-data prepare .* --tar-index-only --digest`"):
-        open_shards(tmp_path, "train").verified()
+        verified(open_shards(tmp_path, "train"))
     split = (tmp_path / ".nv-meta/split.yaml").read_text()
     refresh_index(tmp_path, PrepareConfig(num_workers=1, digest=True))
     assert (tmp_path / ".nv-meta/split.yaml").read_text() == split
@@ -243,10 +244,10 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     close_files()
     assert ShardReader(open_shards(tmp_path, "train")).read(7).parts["json"] == b'{"caption": "cX"}'
     shards = open_shards(tmp_path, "train")
-    for records in (shards.verified(), Subset(shards, 0, 20).verified()):
+    for records in (verified(shards), verified(Subset(shards, 0, 20))):
         for cut in (None, ChunkCut(5, 5)):
             reader = pickle.loads(pickle.dumps(records)).reader()
-            samples = reader if cut is None else BlockCache(reader, cut, None, BlockBudget(1 << 20))
+            samples = reader if cut is None else BlockCache(records, reader, cut, None, BlockBudget(1 << 20))
             assert samples.read(6).key == "000006"
             with pytest.raises(DatasetError, match=r"-000001\.tar: sample '000007': the content of its part 'json'"):
                 samples.read(7)
@@ -258,10 +259,10 @@ def test_a_shard_without_its_index_has_no_digests(tmp_path: Path) -> None:
     prepare_by_ratio(tmp_path, ALL, digest=True)
     write_tar(path, {"1.txt": b"one", "2.txt": b"x" * 9999})
     with pytest.raises(DatasetError, match=r"a\.tar: its digests cannot be checked"):
-        open_shards(tmp_path, "train").verified().reader().read(0)
+        verified(open_shards(tmp_path, "train")).reader().read(0)
     (tmp_path / ".nv-meta/index.bridge").unlink()
     with pytest.raises(ConfigError, match=r"has no digests to verify, as it has no index\.bridge"):
-        open_shards(tmp_path, "train").verified()
+        verified(open_shards(tmp_path, "train"))
 
 
 def test_offsets_are_a_row_of_little_endian_u64_and_those_of_another_shard_an_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.data import ShardSet, open_shards
+from bridge_data.data.records import count_samples, place_of
 from bridge_data.data.subset import Subset, SubsetRange
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import parse_yaml
@@ -27,13 +28,11 @@ def test_shards_are_those_of_the_whole_without_what_is_outside(counts: list[int]
     start = data.draw(st.integers(0, whole.num_samples))
     end = data.draw(st.integers(start, whole.num_samples))
     subset = Subset(whole, start, end)
-    assert subset.num_samples == sum(subset.counts) == end - start
-    assert len(subset.names) == len(subset.counts)
-    shard_of = [name for name, count in zip(subset.names, subset.counts, strict=True) for _ in range(count)]
-    assert shard_of == [whole.describe(index) for index in range(start, end)]
-    assert shard_of == [subset.describe(index) for index in range(end - start)]
-    if end > start:
-        assert subset.counts[0] > 0 and subset.counts[-1] > 0
+    assert subset.num_samples == count_samples(subset) == end - start
+    shard_of = [name for name, count in subset.shards for _ in range(count)]
+    assert shard_of == [place_of(whole, index).partition("/")[0] for index in range(start, end)]
+    assert shard_of == [place_of(subset, index).partition("/")[0] for index in range(end - start)]
+    assert all(count > 0 for _, count in subset.shards)
 
 
 def test_it_reads_the_samples_of_the_range_under_their_own_names(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_it_reads_the_samples_of_the_range_under_their_own_names(tmp_path: Path)
     prepare_by_ratio(tmp_path, "1,0,0")
     whole = open_shards(tmp_path, "train")
     subset = Subset(whole, 3, 11)
-    assert (list(subset.counts), list(subset.names)) == ([2, 5, 1], [f"data-{n:06d}.tar" for n in range(3)])
+    assert subset.shards == [(f"data-{n:06d}.tar", count) for n, count in enumerate((2, 5, 1))]
     samples = [subset.reader().read(index) for index in range(8)]
     assert [(int(sample.key), sample.index) for sample in samples] == [(index, index) for index in range(3, 11)]
     texts = {json.dumps(records.identity()) for records in (whole, Subset(whole, 0, 3), Subset(whole, 1, 3))}

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.records import verified
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plugins.tables import arrow_table, parquet_table, table_columns
 from bridge_data.plugins.tables.arrow_table import ArrowTable
@@ -349,7 +350,7 @@ def test_the_identity_differs_where_the_files_are_in_another_order(tmp_path: Pat
     names = [f"saved/data-0000{number}-of-00002.arrow" for number in range(2)]
     assert records_of(tmp_path, *names).identity() != records_of(tmp_path, *names[::-1]).identity()
     with pytest.raises(ConfigError, match="has no digests"):
-        records_of(tmp_path, *names).verified()
+        verified(records_of(tmp_path, *names))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "data-00000-of-00001.arrow"])
@@ -359,7 +360,8 @@ def test_values_and_media_that_are_missing(tmp_path: Path, name: str) -> None:
     table = table_of({"image": image, "n": [None, 1, None]}, {"image": IMAGE})
     write_parquet(tmp_path / "a.parquet", table)
     save_to_disk(tmp_path, table)
-    reader = BlockCache(records_of(tmp_path, name).reader(), ChunkCut(3, 3), None, BlockBudget(1 << 20))
+    records = records_of(tmp_path, name)
+    reader = BlockCache(records, records.reader(), ChunkCut(3, 3), None, BlockBudget(1 << 20))
     assert [reader.read(index).parts for index in (0, 2)] == [{"image.jpg": b"content"}, {}]
     with pytest.raises(SampleError, match=r"column 'image' has only the path of a file"):
         reader.read(1)

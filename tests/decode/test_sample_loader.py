@@ -19,9 +19,9 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.decode import SampleDecoder, SampleLoader, image, open_loader
-from bridge_data.decode.sample_loader import JoinedLoader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
+from bridge_data.plugins.joins.joined_loader import JoinedLoader
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo
 from bridge_data.tools.lint import LintConfig, lint

@@ -6,7 +6,7 @@ import pytest
 
 from bridge_data.data import SubsetRange
 from bridge_data.errors import ConfigError
-from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, Reference, Scope, declare
+from bridge_data.plan.declared import DeclaredBlend, Reference, Scope, declare
 from bridge_data.plan.document import located, parse_yaml
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
@@ -25,7 +25,7 @@ def declared(path, part="train", **scope):
 def data_sets(tree):
     if isinstance(tree, Reference):
         return [tree]
-    children = tree.members if isinstance(tree, DeclaredJoin) else tree.children
+    children = tree.children if isinstance(tree, DeclaredBlend) else tree.members
     return [found for child in children for found in data_sets(child)]
 
 
@@ -139,7 +139,7 @@ def test_a_join_takes_range_and_epochs_as_a_whole(tmp_path):
         "    subset: {range: [0, 5]}\n    subflavors: {x: 1}\n    shuffle_over_epochs_multiplier: 2\n",
     )
     join = declared(path)
-    assert isinstance(join, DeclaredJoin)
+    assert not isinstance(join, (Reference, DeclaredBlend))
     assert join.scope.subset == SubsetRange(absolute=(0, 5))
     assert join.scope.epochs_per_shuffle == 2
     assert [member.scope.subset for member in join.members] == [None, None]

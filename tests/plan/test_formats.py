@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from bridge_data.data.metadata import META_FOLDER, TABLE_FILES
-from bridge_data.data.records import RecordReader
+from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.records import RecordReader, counts_of, names_of, place_of
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.formats import FORMATS, find_format, format_of
 from bridge_data.plan.opening import split_parts
+from bridge_data.plugins.tables.table_records import TABLE_FILES
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
@@ -131,7 +132,7 @@ def all_texts(reader: RecordReader, num_samples: int) -> list[str]:
 
 
 def test_every_format_and_every_kind_of_table_is_here() -> None:
-    assert {kind.format for kind in KINDS.values()} == {line.format().name for line in FORMATS}
+    assert {kind.format for kind in KINDS.values()} == {"tables", *(line.kind.name for line in FORMATS)}
     assert {*TABLE_FILES} <= {*KINDS}
 
 
@@ -153,15 +154,15 @@ def test_it_is_converted_to_the_samples_that_are_read_in_place(kind: Kind, tmp_p
 def test_samples_are_there_in_their_order_by_number_and_by_block(kind: Kind, tmp_path: Path) -> None:
     records = opened(written(kind, tmp_path / "a")).records
     num_samples, reader = records.num_samples, records.reader()
-    assert num_samples == sum(records.counts) and len(records.counts) == len(records.names)
+    assert num_samples == sum(counts_of(records))
     assert all_texts(reader, num_samples) == TEXTS[:num_samples] and num_samples >= PER_GROUP
     for index in range(num_samples):
         sample = reader.read(index)
-        assert (sample.index, sample.shard_name in records.names) == (index, True)
-        assert {*sample.parts} == {*(records.part_names(0) or sample.parts)}
-        assert sample.shard_name in records.describe(index)
-    first, count = reader.shard_of(num_samples - 1)
-    assert first + count == num_samples and num_samples - 1 in range(first, first + count)
+        assert (sample.index, sample.shard_name in names_of(records)) == (index, True)
+        assert {*sample.parts} == {*(reader.part_names(0) or sample.parts)}
+        assert sample.shard_name in place_of(records, index)
+    count = next(count for count in reversed(counts_of(records)) if count)
+    first = num_samples - count
     block = reader.read_block(range(first, num_samples), None) if count > 1 else None
     if block is not None:
         singly = [reader.read(index) for index in range(first, num_samples)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.sample_columns import COLUMNS_PARQUET, StoredColumns
+from bridge_data.data.stored_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import prepare_columns
 from bridge_data.prepare.tars import PrepareConfig, refresh_index

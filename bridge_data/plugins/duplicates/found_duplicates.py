@@ -17,9 +17,9 @@ from typing import Any
 
 from bridge_data.data.sample_columns import arrow_package, arrow_texts
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.extensions import extension
 from bridge_data.plugins.duplicates.hash_groups import NUM_BITS, ROWS_AT_ONCE, Numbers, close_pairs, connected, pairs_of
 from bridge_data.plugins.duplicates.sample_rows import FAULTS, DuplicateConfig, SampleRows, read_rows
-from bridge_data.plugins.where.choosing import open_engine
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.storage.atomic import replacing, writing
 
@@ -255,6 +255,7 @@ def find_duplicates(
         WorkerError: if a process died.
     """
     config = config or DuplicateConfig()
+    open_engine = extension("features", "sql_engine", needed_by="finding duplicates")
     with tempfile.TemporaryDirectory(prefix="duplicates-") as name:
         folder = Path(name)
         with open_engine(folder):  # a missing package is an error now; the processes that read fork without its threads

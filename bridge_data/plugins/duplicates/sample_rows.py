@@ -8,6 +8,7 @@ the result does not depend on the number of processes. Memory does not grow with
 The digest is BLAKE2b of 96 bits: two of 10^8 different samples have the same one with a probability of 10^-13.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -27,7 +28,7 @@ from bridge_data.data import Records
 from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.data.jsonl_file import read_ranges
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.records import bytes_of, stored_number, stored_records
+from bridge_data.data.records import bytes_of, counts_of, stored_number, stored_records
 from bridge_data.data.sample_columns import arrow_package
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode.image import IMAGE_EXTENSIONS
@@ -230,12 +231,12 @@ def _split_parts(path: Path, config: DuplicateConfig) -> list[str]:
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
     """(name, first, end, offset) of each shard; sample i of the records is number i + offset of that shard or file, and
     may be in several split parts."""
-    reader, end = stored_records(records).reader(), 0
-    for name, count in zip(records.names, records.counts, strict=True):
+    starts, end = [*itertools.accumulate(counts_of(stored_records(records)), initial=0)], 0
+    for name, count in records.shards:
         first, end = end, end + count
         if count:
             stored = stored_number(records, first)
-            yield name, first, end, stored - reader.shard_of(stored)[0] - first
+            yield name, first, end, stored - starts[bisect.bisect_right(starts, stored) - 1] - first
 
 
 def _cut(first: int, end: int, taken: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str | None]]:
@@ -264,8 +265,8 @@ def _schema() -> Any:
 def _hash_task(config: DuplicateConfig, task: HashTask) -> tuple[Any, HashFaults]:
     allow_pixels(config.limits)
     wanted = frozenset(config.parts) or None
-    reader = reader_of(_opened(task.part, config))
-    samples = BlockCache(reader, RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES))
+    records = _opened(task.part, config)
+    samples = BlockCache(records, reader_of(records), RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES))
     rows, faults = [], HashFaults()
     for number, index in enumerate(range(task.first, task.end), task.number):
         try:

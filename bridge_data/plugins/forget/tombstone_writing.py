@@ -5,6 +5,7 @@ know them; a reason. Writes one more version of each list (see `shards.tombstone
 named; a list appears whole, and earlier versions stay unchanged.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import datetime
@@ -20,12 +21,14 @@ from bridge_data.data import Records
 from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, ShardSet
+from bridge_data.data.sample_keys import find, fix_repeated_keys
 from bridge_data.data.sample_lookup import meanings
-from bridge_data.data.withheld import ShardStamp
+from bridge_data.data.withheld import ShardStamp, files_of
 from bridge_data.errors import ConfigError, listed
+from bridge_data.limits import DEFAULT_LIMITS
+from bridge_data.plan.declared import Reference, Scope
 from bridge_data.plan.formats import format_of
 from bridge_data.plugins.forget.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
-from bridge_data.plugins.tables.table_records import open_records
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import write_file, writing
 
@@ -114,7 +117,7 @@ class Forgettable:
     ) -> Iterator[tuple[Sequence[str], KeyMatch]]:
         """(what users call the shard, sample) of all samples with one of `keys`."""
         for part in parts:
-            for number, key in part.records.find(keys):
+            for number, key in find(part.records, keys):
                 at, position = part.locate(number)
                 shard = part.shards[at]
                 yield shard.called, KeyMatch(self._numbers[shard.list_file], shard.name, position, key)
@@ -161,19 +164,24 @@ def open_forgettable(root: Path) -> Forgettable:
 
 
 def _tables(root: Path) -> Forgettable:
-    from bridge_data.plugins.tables.table_files import files_of, table_parts  # here: few data are tables
-
-    parts = []
-    for split_part in table_parts(str(root)):  # they may have different columns, so some may have keys
-        records = open_records(root, files_of(str(root), split_part), split_part, lambda columns: [])
-        shards = []
-        for number, entry in enumerate(records.files):
-            path = Path(os.path.realpath(entry.path))
-            shards.append(
-                ForgettableShard(path.with_name(FORGOTTEN_BRIDGE), path.name, [entry.name], records.stamp(number))
-            )
-        parts.append(ForgettablePart(records, shards, records.file_of, records.has_keys))
+    found, parts = format_of(str(root)), []
+    for split_part in found.parts(root, DEFAULT_LIMITS):  # they may have different columns, so some may have keys
+        records = found.with_keys(Reference(path=str(root), scope=Scope(split_part=split_part)))
+        files, shards, ends = files_of(records), [], list[int]()
+        assert files is not None
+        for number, name in enumerate(files.names):
+            path, stamp = Path(os.path.realpath(files.paths[number])), files.stamp(number)
+            shards.append(ForgettableShard(path.with_name(FORGOTTEN_BRIDGE), path.name, [name], stamp))
+            ends.append(stamp.num_samples + (ends[-1] if ends else 0))
+        has_keys = bool(fix_repeated_keys(records))
+        parts.append(ForgettablePart(records, shards, functools.partial(_located, ends), has_keys))
     return Forgettable(root, parts)
+
+
+def _located(ends: Sequence[int], index: int) -> tuple[int, int]:
+    """(number of the file, position in it) of a sample; `ends` are the numbers of the samples after each file."""
+    file = bisect.bisect_right(ends, index)
+    return file, index - (ends[file - 1] if file else 0)
 
 
 def _prepared(root: Path) -> Forgettable:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from bridge_data.data import Records
-from bridge_data.data.records import NO_MEMBER
+from bridge_data.data.sample_keys import NO_MEMBER, join_problem
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.declared import JoinNode
 from bridge_data.plan.document import Node, given
-from bridge_data.plan.source import Join, SampleClass, Source
+from bridge_data.plan.source import SampleClass, Source
+from bridge_data.plugins.joins.join_node import JoinNode
+from bridge_data.plugins.joins.joined_loader import Join
 from bridge_data.plugins.joins.joined_records import JoinRecords
 from bridge_data.plugins.joins.joins import JoinIndex, JoinMember, join_folder, open_join
 from bridge_data.samples import CrudeSample, Sample, required_fields
@@ -30,7 +31,7 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
     """The source of the join of `members` in the metadataset `file`."""
     sources, records = [], []
     for node, member in zip(join.members, members, strict=True):
-        problem = member.records.join_problem if isinstance(member, Source) else NO_MEMBER
+        problem = join_problem(member.records) if isinstance(member, Source) else NO_MEMBER
         if not isinstance(member, Source) or problem is not None:
             entry = node.mapping("member of a join")["path"]
             raise entry.error(f"{problem}, got {entry.shown()}" if problem == NO_MEMBER else str(problem))
@@ -39,7 +40,7 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
     sample_class, joiner = find_joiner(join.node, trusted_modules)
     entries = join.node.mapping("join")
     try:
-        index = open_join(join_folder(file), with_records(join, records))
+        index = open_join(join_folder(file), list(map(JoinMember, records, join.nonmatches)))
     except DatasetError as error:
         raise entries["join"].error(str(error)) from None
     joined = Join(members=tuple(sources), names=join.names, joiner=joiner)
@@ -47,11 +48,6 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
         return assemble(joined, records, index, sample_class, file)
     except ConfigError as error:
         raise entries["joiner"].error(f"joiner: {error}") from None
-
-
-def with_records(join: JoinNode, records: Sequence[Records]) -> list[JoinMember]:
-    """The members of a join, as its index needs them."""
-    return list(map(JoinMember, records, join.nonmatches))
 
 
 def assemble(
@@ -72,7 +68,7 @@ def assemble(
         field_map={},
         parts=None,
         config_file=config_file,
-        joined=joined,
+        composition=joined,
         maker=None,
     )
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.data.blocks import READ_BYTES
 from bridge_data.data.records import (
-    NO_MEMBER,
     ByteRange,
     Contents,
     Derivation,
@@ -22,17 +21,20 @@ from bridge_data.data.records import (
     RecordReader,
     Records,
     contents_of,
+    count_samples,
     derivation_of,
-    no_columns,
-    read_keys,
+    label_of,
+    names_of,
     shard_at,
+    split_part_of,
+    verified,
 )
+from bridge_data.data.sample_keys import find
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from bridge_data.data.sample_columns import SampleColumns
     from bridge_data.plugins.joins.joins import JoinIndex
 
 
@@ -41,6 +43,10 @@ class JoinedRawSample(RawSample):
     """The sample of the first member, with those of all `members`, including the first."""
 
     members: tuple[RawSample | None, ...]
+
+    @property
+    def made_of(self) -> tuple[RawSample | None, ...]:
+        return self.members
 
     @property
     def full_key(self) -> str:
@@ -62,7 +68,6 @@ class JoinRecords:
     members: tuple[Records, ...]
     parts: tuple[Container[str] | None, ...]
     read_bytes = READ_BYTES
-    join_problem, repeated_keys_fix = NO_MEMBER, ""
 
     @property
     def root(self) -> Location:
@@ -70,11 +75,13 @@ class JoinRecords:
 
     @property
     def split_part(self) -> str:
-        return self.members[0].split_part
+        """That of the first member."""
+        return split_part_of(self.members[0])
 
     @property
-    def names(self) -> Sequence[str]:
-        return self.members[0].names
+    def shards(self) -> list[tuple[str, int]]:
+        """Those of the first member, with their samples that are in the join."""
+        return list(zip(names_of(self.members[0]), self.counts, strict=True))
 
     @property
     def counts(self) -> Sequence[int]:
@@ -100,22 +107,8 @@ class JoinRecords:
             **({"index": "energon"} if self.index.is_energon else {}),
         }
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return self.members[0].part_names(shard)
-
-    def describe(self, index: int) -> str:
-        return self.members[0].describe(self.index.row(index)[0])
-
     def reader(self) -> JoinReader:
         return JoinReader(self)
-
-    def keys(self, samples: range) -> Iterator[str]:
-        return read_keys(self, samples)
-
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        """By the keys of the first member."""
-        found = ((self.row_of(number), key) for number, key in self.members[0].find(keys))
-        return ((row, key) for row, key in found if row is not None)
 
     def row_of(self, first: int) -> int | None:
         """The row with sample `first` of the first member; None if there is none. Rows are in the order of that member,
@@ -128,11 +121,17 @@ class JoinRecords:
         at = bisect.bisect_left(rows, first, key=lambda row: index.row(row)[0])
         return rows[at] if at < len(rows) and index.row(rows[at])[0] == first else None
 
-    def sample_columns(self) -> SampleColumns:
-        raise no_columns(self)
 
-    def verified(self) -> JoinRecords:
-        return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
+@find.register
+def _find(records: JoinRecords, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    """By the keys of the first member."""
+    found = ((records.row_of(number), key) for number, key in find(records.members[0], keys))
+    return ((row, key) for row, key in found if row is not None)
+
+
+@verified.register
+def _verified(records: JoinRecords) -> Records:
+    return dataclasses.replace(records, members=tuple(map(verified, records.members)))
 
 
 @derivation_of.register
@@ -173,20 +172,25 @@ class JoinReader(RecordReader):
             first.key, first.shard_name, first.index, first.parts, first.dataset_path, tuple(members)
         )
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> list[ByteRange]:
+        if len(block) > 1:
+            return []
         return [
             byte_range
-            for number, reader, wanted in zip(self._row(index), self._readers, self._records.parts, strict=True)
+            for number, reader, wanted in zip(self._row(block[0]), self._readers, self._records.parts, strict=True)
             if number >= 0
-            for byte_range in reader.byte_ranges(number, _both(wanted, parts))
+            for byte_range in reader.byte_ranges(range(number, number + 1), _both(wanted, parts))
         ]
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self._readers[0].part_names(shard)
 
     def _row(self, index: int) -> Sequence[int]:
         records = self._records
         if not 0 <= index < records.num_samples:
-            raise IndexError(f"join of {records.root} [{records.split_part}]: sample {index} of {records.num_samples}")
+            raise IndexError(f"join of {label_of(records)}: sample {index} of {records.num_samples}")
         row = records.index.row(index)
-        sizes = [member.num_samples for member in records.members]
+        sizes = list(map(count_samples, records.members))
         if row[0] < 0 or not all(-1 <= number < size for number, size in zip(row, sizes, strict=True)):
             raise DatasetError(
                 f"{records.index.path}: row {index} of the index of the join is {row}, of data sets of {sizes} "

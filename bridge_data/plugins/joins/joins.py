@@ -25,7 +25,7 @@ from bridge_data import storage
 from bridge_data.data.metadata import meta_folder, read_uuid
 from bridge_data.data.paged_file import HEADER_BYTES, PagedFile, kept_page, warn_unusable
 from bridge_data.data.prepared import ShardSet, tars_of
-from bridge_data.data.records import Records
+from bridge_data.data.records import Records, count_samples, split_part_of
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.plugins.joins.energon_joins import (
     CACHE_SUFFIX,
@@ -190,10 +190,10 @@ def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEn
     root = member.records.root
     return MemberEntry(
         path=os.path.relpath(root, folder.parent) if isinstance(root, Path) and isinstance(folder, Path) else str(root),
-        split_part=member.records.split_part,
+        split_part=split_part_of(member.records),
         nonmatch=member.nonmatch,
         fingerprint=_fingerprint(member.records),
-        num_samples=member.records.num_samples,
+        num_samples=count_samples(member.records),
         num_missing=num_missing,
     )
 

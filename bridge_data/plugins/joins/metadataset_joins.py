@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bridge_data.data import Records
 from bridge_data.data.paged_file import PageWriter, begin_index, finish_index
-from bridge_data.data.records import shard_at
+from bridge_data.data.prepared import tars_of
+from bridge_data.data.records import count_samples, counts_of, names_of, place_of, shard_at, split_part_of
+from bridge_data.data.sample_keys import fix_repeated_keys, join_problem, keys_of
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import (
     Declared,
     DeclaredBlend,
-    DeclaredJoin,
     LoadCache,
     Reference,
     Scope,
@@ -38,7 +39,7 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import absolute
 from bridge_data.plan.formats import format_of
-from bridge_data.plugins.joins.join import with_records
+from bridge_data.plugins.joins.declared_join import DeclaredJoin
 from bridge_data.plugins.joins.joins import (
     FILE_SUFFIX,
     MAGIC,
@@ -94,7 +95,7 @@ def prepare_metadataset(
     made: dict[Path, JoinIndex] = {}
     for part in read_splits(document)[1]:
         for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
-            members = with_records(join.join, [_records(member) for member in join.members])
+            members = list(map(JoinMember, map(_records, join.members), join.join.nonmatches))
             index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
             made[index.path] = index
     for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):
@@ -119,8 +120,8 @@ def _records(member: Reference) -> Records:
     """The samples of a member, of which only the keys are needed."""
     with member.placed():
         records = format_of(member.path).with_keys(member)
-    if records.join_problem is not None:
-        raise member.error(records.join_problem)
+    if (problem := join_problem(records)) is not None:
+        raise member.error(problem)
     return records
 
 
@@ -139,7 +140,7 @@ def make_join(
     index = JoinIndex.open(path)
     if index is not None:
         return index
-    for problem in (member.records.join_problem for member in members):
+    for problem in (join_problem(member.records) for member in members):
         if problem is not None:
             raise ConfigError(problem)
     with writing(folder):
@@ -185,18 +186,18 @@ class _Twice(NamedTuple):
 def _matches(job: _Job, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
     """For each sample of the first member, 1 + the number of the sample of each other, 0 for none. A row and a column
     may be there that are not used: an empty file cannot be mapped."""
-    shape = job.members[0].num_samples + 1, max(1, len(job.members) - 1)
+    shape = count_samples(job.members[0]) + 1, max(1, len(job.members) - 1)
     return np.memmap(job.scratch / "matches", np.int64, mode, shape=shape)
 
 
 def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
     """Hash and match the keys of all members. Returns the numbers of samples that have the same key; see `_matches`."""
     tasks = [
-        _Task(at, range(first, min(first + TASK_SAMPLES, member.num_samples)))
+        _Task(at, range(first, min(first + TASK_SAMPLES, count_samples(member))))
         for at, member in enumerate(job.members)
-        for first in range(0, max(member.num_samples, 1), TASK_SAMPLES)
+        for first in range(0, max(count_samples(member), 1), TASK_SAMPLES)
     ]
-    num_partitions = max(1, math.ceil(sum(member.num_samples for member in job.members) / PARTITION_SAMPLES))
+    num_partitions = max(1, math.ceil(sum(count_samples(member) for member in job.members) / PARTITION_SAMPLES))
     total = len(tasks) + num_partitions
     _matches(job, "w+")
     executor = LocalProcesses(num_workers)
@@ -216,7 +217,7 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
 
 def _hash_keys(job: _Job, task: _Task) -> None:
     """Store the hashes of a task's keys, as two halves, and the numbers of their samples, by hash."""
-    encoded = (key.encode("utf-8", "surrogateescape") for key in job.members[task.member].keys(task.samples))
+    encoded = (key.encode("utf-8", "surrogateescape") for key in keys_of(job.members[task.member], task.samples))
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
     high, low = np.frombuffer(digests, np.uint64).reshape(-1, 2).T
     number = np.arange(task.samples.start, task.samples.stop, dtype=np.uint64)
@@ -257,10 +258,10 @@ def _duplicate_keys(members: Sequence[Records], twice: Sequence[_Twice]) -> Data
     records = members[found.member]
     others = sum(other.num_samples for other in twice if other.member == found.member) - 1
     return DatasetError(
-        f"{records.root} [{records.split_part}]: duplicate key: {_told(records, found.first)} and "
+        f"{records.root} [{split_part_of(records)}]: duplicate key: {_told(records, found.first)} and "
         f"{_told(records, found.second)}"
         + (f", and {others:,} more" if others else "")
-        + f": a join needs keys that are unique in each of its data sets. {records.repeated_keys_fix}"
+        + f": a join needs keys that are unique in each of its data sets. {fix_repeated_keys(records)}"
     )
 
 
@@ -273,7 +274,8 @@ def _write(path: Path, members: Sequence[JoinMember], matches: NDArray[np.int64]
     with replacing(path) as temporary, open(temporary, "wb") as file:
         begin_index(file)
         pages = PageWriter(file, PAGE_ROWS * 8 * len(members))
-        for shard_start, shard_end in itertools.pairwise(itertools.accumulate(members[0].records.counts, initial=0)):
+        ends = itertools.accumulate(counts_of(members[0].records), initial=0)
+        for shard_start, shard_end in itertools.pairwise(ends):
             counts.append(0)
             for start in range(shard_start, shard_end, TASK_SAMPLES):
                 own = np.arange(start, min(start + TASK_SAMPLES, shard_end))
@@ -301,10 +303,10 @@ def _write(path: Path, members: Sequence[JoinMember], matches: NDArray[np.int64]
 
 
 def _no_match(primary: Records, member: Records, absent: Sequence[int], count: int) -> DatasetError:
-    own, first = (f"{records.root} [{records.split_part}]" for records in (member, primary))
+    own, first = (f"{records.root} [{split_part_of(records)}]" for records in (member, primary))
     shown = ", ".join(_told(primary, number) for number in absent) + (", ..." if count > len(absent) else "")
     return DatasetError(
-        f"{own}: has no sample for {count:,} of the {primary.num_samples:,} samples of {first}: {shown}; say "
+        f"{own}: has no sample for {count:,} of the {count_samples(primary):,} samples of {first}: {shown}; say "
         "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None "
         "instead"
     )
@@ -312,8 +314,7 @@ def _no_match(primary: Records, member: Records, absent: Sequence[int], count: i
 
 def _told(records: Records, index: int) -> str:
     """The shard and key of a sample, and its row in the file if that is not its key."""
-    (key,) = records.keys(range(index, index + 1))
-    shard, place = records.names[shard_at(records, index)], records.describe(index)
-    return f"{shard}/{key}" + (
-        "" if place in (shard, f"{shard}/{key}") else f" (row {place.removeprefix(f'{shard}/')})"
-    )
+    (key,) = keys_of(records, range(index, index + 1))
+    shard, place = names_of(records)[shard_at(records, index)], place_of(records, index)
+    is_found = tars_of(records) is not None or place == f"{shard}/{key}"
+    return f"{shard}/{key}" + ("" if is_found else f" (row {place.removeprefix(f'{shard}/')})")

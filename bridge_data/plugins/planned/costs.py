@@ -28,13 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data import storage
-from bridge_data.data.metadata import META_FOLDER, split_shard
-from bridge_data.data.prepared import ShardSet
-from bridge_data.data.records import Records, Selection, contents_of, fingerprint_of, stored_records
+from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.records import (
+    Records,
+    Selection,
+    contents_of,
+    count_samples,
+    fingerprint_of,
+    label_of,
+    place_of,
+    shard_identities,
+    split_part_of,
+    stored_records,
+)
 from bridge_data.data.sample_columns import arrow_package
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
-from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.storage import Location, RemotePath, location
 
 COSTS_VARIABLE = "BRIDGE_DATA_COSTS"
@@ -194,8 +203,8 @@ class CostTable:
         """The sum of `name` over all samples of the source; of a part of the data, by reading the column once."""
         if not isinstance(self._records, Selection) and self._limits is None:
             return self.facts.totals[self._column(name)]
-        bounds = range(0, self._records.num_samples, _SAMPLES_AT_ONCE)
-        pieces = (np.arange(at, min(at + _SAMPLES_AT_ONCE, self._records.num_samples)) for at in bounds)
+        bounds = range(0, count_samples(self._records), _SAMPLES_AT_ONCE)
+        pieces = (np.arange(at, min(at + _SAMPLES_AT_ONCE, count_samples(self._records))) for at in bounds)
         return sum(int(self.take(piece, name).sum()) for piece in pieces)
 
     def _column(self, name: str) -> int:
@@ -206,7 +215,7 @@ class CostTable:
     def _spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], CostArrays]:
         """(first part, number of parts) of each sample, and the columns."""
         numbers = np.asarray(indices, np.int64)
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self._records.num_samples:
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count_samples(self._records):
             raise IndexError(f"{self._records.root}: samples {numbers.min()} to {numbers.max()} are not all there")
         numbers, arrays = self._stored(numbers), self._arrays()
         starts = arrays.offsets[numbers].astype(np.int64)
@@ -257,24 +266,24 @@ def open_costs(records: Records, key: str) -> CostTable:
     opened = read_costs(path)
     if opened is not None and not _is_of_others(opened[0], base):
         facts, arrays = opened
-        if (facts.key, facts.data) == (key, fingerprint_of(base)) and len(arrays.offsets) == base.num_samples + 1:
+        if (facts.key, facts.data) == (key, fingerprint_of(base)) and len(arrays.offsets) == count_samples(base) + 1:
             if facts.forgotten and (back := facts.come_back(withheld(base))):
                 raise DatasetError(
-                    f"{base.root} [{base.split_part}]: {len(back):,} samples, the first {base.describe(back[0])}, "
+                    f"{label_of(base)}: {len(back):,} samples, the first {place_of(base, back[0])}, "
                     f"were forgotten when the others were measured, and are not any more; {_again(base)}, which "
                     "measures their shards"
                 )
             return CostTable(records, path, facts)
         raise DatasetError(f"{path}: is not what its name says: it was renamed or damaged; {_again(base, '--rescan')}")
     others = [*known_costs(base)]
-    if any((facts.key, facts.split_part) == (key, base.split_part) for _, facts in others):
+    if any((facts.key, facts.split_part) == (key, split_part_of(base)) for _, facts in others):
         raise DatasetError(
-            f"{base.root} [{base.split_part}]: has changed since its samples were measured; {_again(base)}, with the "
+            f"{label_of(base)}: has changed since its samples were measured; {_again(base)}, with the "
             "--config or --task-encoder of the run: it measures what is new"
         )
     there = [f"{facts.encoder} [{facts.key}], {facts.split_part}, of {_written(other)}" for other, facts in others]
     raise ConfigError(
-        f"{base.root} [{base.split_part}]: its samples were not measured with this encoder [{key}]"
+        f"{label_of(base)}: its samples were not measured with this encoder [{key}]"
         + (f", only with others: {'; '.join(there)}" if there else "")
         + f"; {_again(base)}, with the --config or --task-encoder of the run"
     )
@@ -287,7 +296,7 @@ def _is_of_others(facts: CostFacts, base: Records) -> bool:
 
 
 def _again(base: Records, *options: str) -> str:
-    words = ("measure", base.root, "--split-part", base.split_part, *options)
+    words = ("measure", base.root, "--split-part", split_part_of(base), *options)
     return f"run `{bridge_command(*words)}`"
 
 
@@ -331,21 +340,7 @@ def _written(path: Location) -> str:
 def shard_stamps(base: Records) -> list[str]:
     """For each shard of stored records, 16 hex digits that differ if its samples do: of its name, its size, what is
     known of its contents, and the excluded samples. Data that do not tell their shards apart change as a whole."""
-    identity = base.identity()
-    stamped: list[Any]
-    if isinstance(base, ShardSet):
-        excluded: dict[str, list[str]] = {}
-        for sample in sorted(base.excluded):
-            excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
-        start, more = contents_of(base)  # of a first shard that was replaced, all are measured again
-        sums = [more] * len(base.names) if base.index is None else base.index.sums(base.names)
-        shards = zip(identity["shards"], sums, strict=True)
-        stamped = [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
-    elif isinstance(base, TableRecords):
-        groups = zip(identity["tables"], base.files, strict=True)
-        stamped = [[table, group] for table, file in groups for group in range(file.num_groups)]
-    else:
-        stamped = [[identity, contents_of(base), shard] for shard in range(len(base.counts))]
+    stamped = shard_identities(base)
     return [_digest(json.dumps(one, sort_keys=True).encode()) for one in stamped]
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data import storage
-from bridge_data.data.records import Records, contents_of, fingerprint_of
+from bridge_data.data.records import Records, contents_of, count_samples, counts_of, fingerprint_of, split_part_of
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.datasets import validation_data
@@ -178,7 +178,7 @@ def measure_source(
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
         check, gone = CostCheck(dataset.plan.sources, encoder, [open_costs(base, key)]), withheld(base)
-        for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
+        for index in range(0, count_samples(base), max(1, count_samples(base) // NUM_CHECKED)):
             if index not in gone:
                 check(SampleRef(0, 0, index), dataset.cache_pool)
     return found
@@ -199,7 +199,7 @@ def _measured(
     known = _Known({file: facts for file, facts in earlier if facts.key == key})
     maker = _LotMaker(dataset=dataset, folder=folder, key=key, stamps=tuple(stamps))
     new = [shard for shard, first in enumerate(_starts(base)[:-1]) if not known.has(stamps[shard], first, gone)]
-    total = sum(base.counts[shard] for shard in new)
+    total = sum(counts_of(base)[shard] for shard in new)
     kept = dict(earlier).get(path)
     if kept is not None and not new:
         storage.delete_below(maker.folder)
@@ -220,7 +220,7 @@ def _measured(
         facts = _assembled(path, source, encoder, stamps, known)
         storage.delete_below(maker.folder)
         for file, other in earlier:
-            is_replaced = (other.key, other.split_part) == (key, base.split_part)
+            is_replaced = (other.key, other.split_part) == (key, split_part_of(base))
             if file != path and is_replaced and {stamp for stamp, *_ in other.shards} <= {*stamps}:
                 storage.delete(file)
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
@@ -228,7 +228,7 @@ def _measured(
 
 def _starts(base: Records) -> list[int]:
     """The number of the first sample of each shard, and of all samples."""
-    return [0, *itertools.accumulate(base.counts)]
+    return [0, *itertools.accumulate(counts_of(base))]
 
 
 @contextlib.contextmanager
@@ -284,7 +284,7 @@ class _LotMaker:
 
     def lots(self, base: Records, shards: Sequence[int]) -> list[tuple[Piece, ...]]:
         """The samples of these shards, in lots whose size depends on the data alone."""
-        size = min(_MAX_LOT, max(_MIN_LOT, 1 << (base.num_samples // _LOTS).bit_length()))
+        size = min(_MAX_LOT, max(_MIN_LOT, 1 << (count_samples(base) // _LOTS).bit_length()))
         starts = _starts(base)
         lots: list[tuple[Piece, ...]] = []
         lot: list[Piece] = []
@@ -487,7 +487,7 @@ def _assembled(path: Location, source: Source, encoder: Encoder, stamps: Sequenc
             key=encoder.costs_key(source),
             encoder=described(encoder),
             data=fingerprint_of(base),
-            split_part=base.split_part,
+            split_part=split_part_of(base),
             contents=contents_of(base).more,
             names=names,
             totals=totals,

@@ -27,10 +27,8 @@ from bridge_data.data.shard_table import DIGESTED_BYTES
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.later import Image, numpy
 from bridge_data.limits import DEFAULT_LIMITS
+from bridge_data.plan.folder_contents import INDEX
 from bridge_data.plugins.tables.table_columns import MAX_READ_BYTES, MAX_UNIT_BYTES, Column, TableFile, pyarrow_for
-
-INDEX = "index.json"
-"""The file that names the shards of a data set, beside them."""
 
 _HEAD = struct.Struct("<II")
 

@@ -20,8 +20,8 @@ from bridge_data.data.plain_data import parse_json, parse_json_file
 from bridge_data.errors import ConfigError
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import INDEX
 from bridge_data.plugins.tables.binary_shard import (
-    INDEX,
     BinaryField,
     BinaryShard,
     check_count,

@@ -17,26 +17,23 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.data import Records
-from bridge_data.data.metadata import TABLE_FILES, expand_path
+from bridge_data.data.metadata import expand_path
 from bridge_data.data.plain_data import parse_json_file
 from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
-from bridge_data.plan.folder_contents import check_one_kind, files_below, is_hidden
+from bridge_data.plan.folder_contents import INDEX, SAVED, SAVED_SPLITS, check_one_kind, files_below, is_hidden
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
-from bridge_data.plugins.tables import binary_shard, litdata_table, mds_table
+from bridge_data.plugins.tables import litdata_table, mds_table
 from bridge_data.plugins.tables.table_columns import Column
-from bridge_data.plugins.tables.table_records import TableRecords, open_records
+from bridge_data.plugins.tables.table_records import TABLE_FILES, TableRecords, open_records
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
 
 logger = logging.getLogger("bridge_data")
-
-SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""Files that `save_to_disk` writes next to a data set, and above several."""
 
 _NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-(\d{5})-of-(\d{5})[\w.\-]*$")
 """`train-00000-of-00002.parquet`, as on the Hub."""
@@ -165,11 +162,11 @@ def _train_first(parts: dict[str, Files]) -> dict[str, Files]:
 def _indexed_parts(path: str, names: Sequence[str]) -> dict[str, Files]:
     """The shards that the index in `path` names, for all split parts; or else those of the indexes in folders there,
     each of which is a split part."""
-    indexes = [name for name in names if os.path.basename(name) == binary_shard.INDEX]
+    indexes = [name for name in names if os.path.basename(name) == INDEX]
     if not indexes:
-        raise ConfigError(f"{path}: there are shards, but no {binary_shard.INDEX} that names them: it is not whole")
+        raise ConfigError(f"{path}: there are shards, but no {INDEX} that names them: it is not whole")
     parts = {}
-    for index in [binary_shard.INDEX] if binary_shard.INDEX in indexes else indexes:
+    for index in [INDEX] if INDEX in indexes else indexes:
         data, file, folder = storage.read_all(f"{path}/{index}"), f"{path}/{index}", os.path.dirname(index)
         if "chunks" in _json(data, file):
             found = list(litdata_table.read_index(data, file).counts)

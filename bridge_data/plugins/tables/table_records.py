@@ -23,11 +23,10 @@ import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.data import sample_columns
-from bridge_data.data.metadata import TABLE_FILES
 from bridge_data.data.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.data.records import (
     Block,
@@ -37,12 +36,14 @@ from bridge_data.data.records import (
     RecordReader,
     Samples,
     contents_of,
-    number_of_key,
-    scan_keys,
+    label_of,
+    place_of,
+    shard_identities,
 )
 from bridge_data.data.sample_columns import ColumnPath, ColumnValues, SampleColumns
+from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of, number_of_key, scan_keys
 from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
-from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.errors import DatasetError, SampleError
 from bridge_data.plugins.tables.parquet_pages import MAGIC
 from bridge_data.plugins.tables.table_columns import (
     KEY,
@@ -59,6 +60,15 @@ from bridge_data.storage.atomic import replacing
 from bridge_data.storage.copies import cache_folder
 
 logger = logging.getLogger("bridge_data")
+
+TABLE_FILES = {
+    ".parquet": "parquet_table.ParquetTable",
+    ".arrow": "arrow_table.ArrowTable",
+    ".lance": "lance_table.LanceTable",
+    ".mds": "mds_table.MdsTable",
+    ".bin": "litdata_table.open_chunk",
+}
+"""The suffixes of tables, and what opens the `TableFile` of each: a module of this plug-in, and a class or function."""
 
 MAX_OPEN_TABLES = 32
 """Maximum files whose footers a reader keeps."""
@@ -150,10 +160,11 @@ class TableRecords:
         """The number of the first group of each file, and the number of all groups."""
         return [0, *itertools.accumulate(file.num_groups for file in self.files)]
 
-    @functools.cached_property
-    def names(self) -> Sequence[str]:
-        """The name of the file of each group."""
-        return [file.name for file in self.files for _ in range(file.num_groups)]
+    @property
+    def shards(self) -> list[tuple[str, int]]:
+        """The groups, by the names of their files."""
+        names = (file.name for file in self.files for _ in range(file.num_groups))
+        return list(zip(names, self.counts, strict=True))
 
     def identity(self) -> dict[str, Any]:
         """Name, size, and a digest of the footer of each file."""
@@ -164,14 +175,6 @@ class TableRecords:
         entry = self.files[file]
         return ShardStamp(entry.version.num_bytes, len(self.rows_of(file)), entry.digest)
 
-    def part_names(self, shard: int) -> Collection[str]:
-        return [column.part for column in self.columns]
-
-    def describe(self, index: int) -> str:
-        """The file and the number of the row."""
-        file, row = self.file_of(index)
-        return f"{self.files[file].name}/{row}"
-
     def file_of(self, index: int) -> tuple[int, int]:
         """(number of the file, number of the row in it) of a sample."""
         file = bisect.bisect_right(self.first_groups, self.group_of(index)) - 1
@@ -180,7 +183,7 @@ class TableRecords:
     def group_of(self, index: int) -> int:
         """The number of the group that a sample is in."""
         if not 0 <= index < self.num_samples:
-            raise IndexError(f"{self.root} [{self.split_part}]: sample {index} of {self.num_samples}")
+            raise IndexError(f"{label_of(self)}: sample {index} of {self.num_samples}")
         return bisect.bisect_right(self.starts, index) - 1
 
     def rows_of(self, file: int) -> range:
@@ -210,25 +213,37 @@ class TableRecords:
             yield _checked_keys(keys, table.path, self.file_of(first)[1])
             first = end
 
-    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        if self.has_keys:
-            return scan_keys(self, keys)
-        files = [self.rows_of(file) for file in range(len(self.files))]
-        rows = ((row, key) for key in keys if (row := number_of_key(key)) is not None)
-        return ((samples[row], key) for row, key in rows for samples in files if row < len(samples))
-
-    @property
-    def repeated_keys_fix(self) -> str:
-        return f"Write the tables again with one row for each {KEY}." if self.has_keys else ""
-
-    def sample_columns(self) -> SampleColumns:
-        return _RowColumns(self)
-
     def reader(self) -> RecordReader:
         return TableReader(self)
 
-    def verified(self) -> NoReturn:
-        raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+@keys_of.register
+def _keys(records: TableRecords, samples: range) -> Iterator[str]:
+    return records.keys(samples)
+
+
+@find.register
+def _find(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    if records.has_keys:
+        return scan_keys(records, keys)
+    files = [records.rows_of(file) for file in range(len(records.files))]
+    rows = ((row, key) for key in keys if (row := number_of_key(key)) is not None)
+    return ((samples[row], key) for row, key in rows for samples in files if row < len(samples))
+
+
+@join_problem.register
+def _problem(records: TableRecords) -> str | None:
+    return records.join_problem
+
+
+@fix_repeated_keys.register
+def _fix(records: TableRecords) -> str:
+    return f"Write the tables again with one row for each {KEY}." if records.has_keys else ""
+
+
+@sample_columns.columns_of.register
+def _columns(records: TableRecords) -> SampleColumns:
+    return _RowColumns(records)
 
 
 def open_records(
@@ -398,6 +413,12 @@ def _contents(records: TableRecords) -> Contents:
     return Contents(records.ends)
 
 
+@shard_identities.register
+def _shard_identities(records: TableRecords) -> list[Any]:
+    files = zip(records.identity()["tables"], records.files, strict=True)
+    return [[table, group] for table, file in files for group in range(file.num_groups)]
+
+
 @files_of.register
 def _files(records: TableRecords) -> StoredFiles:
     names, paths = zip(*((file.name, file.path) for file in records.files), strict=True)
@@ -427,14 +448,13 @@ class TableReader(RecordReader):
         found = {block.name: content} if block.name else content
         return RawSample(key, block.shard_name, index, found, self.dataset_path)
 
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: the pages with a sample are known only when they are read."""
-        self._records.group_of(index)
+        self._records.group_of(block[0])
         return []
 
-    def shard_of(self, index: int) -> tuple[int, int]:
-        group = self._records.group_of(index)
-        return self._records.starts[group], self._records.counts[group]
+    def part_names(self, shard: int) -> Collection[str]:
+        return [column.part for column in self._records.columns]
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block:
         """The samples of a block, whose bytes are estimated. Missing values are left out; a sample whose media are not
@@ -500,7 +520,7 @@ class TableReader(RecordReader):
         records = self._records
         names = [c.name for c in records.columns if c.is_media and (parts is None or c.part in parts)]
         return SampleError(
-            f"{records.describe(index)}: column {' or '.join(map(repr, names))} has only the path of a file, not its "
+            f"{place_of(records, index)}: column {' or '.join(map(repr, names))} has only the path of a file, not its "
             "content: save the data set with its media (`dataset.save_to_disk` after `cast_column(..., Image())`)"
         )
 

@@ -21,7 +21,8 @@ from bridge_data.data import RawSample, RecordReader, Records
 from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.records import bytes_of, shard_at
+from bridge_data.data.records import bytes_of, count_samples, names_of, shard_at
+from bridge_data.data.sample_keys import find
 from bridge_data.data.sample_lookup import located
 from bridge_data.data.withheld import reader_of
 from bridge_data.dataset_loaders import load_dataset
@@ -71,7 +72,7 @@ class CatalogSource:
     @property
     def num_samples(self) -> int:
         """Its samples in this split part."""
-        return self.records.num_samples
+        return count_samples(self.records)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -306,8 +307,8 @@ class KeySearch:
             yield from (number for number, _, _ in located(records, text))
             return
         shard, prefix = split_shard(text) or ("", text)
-        for number, _ in records.find(index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS)):
-            if not shard or records.names[shard_at(records, number)] == shard:
+        for number, _ in find(records, index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS)):
+            if not shard or names_of(records)[shard_at(records, number)] == shard:
                 yield number
 
     def _index(self, root: Location) -> KeyIndex | None:

@@ -33,7 +33,7 @@ from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog
-from bridge_data.plugins.view.contents import extension, kind_of, members_of, write_page
+from bridge_data.plugins.view.contents import extension, kind_of, write_page
 from bridge_data.tools.planning import RunPlan, load_ratios
 
 WIDTH, HEIGHT = 640, 264
@@ -338,7 +338,7 @@ def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) 
             raw = part.read(SampleAddress(source.number, number * source.num_samples // count))
         except BridgeDataError:
             continue  # its card says why
-        members = [member for member in members_of(raw) if member is not None]
+        members = [member for member in raw.made_of if member is not None]
         values["size of samples"].append(
             sum(len(bytes_of(data)) for member in members for data in member.parts.values())
         )

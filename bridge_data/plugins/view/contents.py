@@ -40,7 +40,6 @@ from bridge_data.data.records import bytes_of
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS, frame_numbers, in_mode
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
-from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.plugins.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.terminal import counted, sized
@@ -340,13 +339,8 @@ def card(part: SplitCatalog, address: SampleAddress, *, whole: bool = False) -> 
     return SampleCard(address=address, key=raw.full_key, source=source.name, parts=parts)
 
 
-def members_of(raw: RawSample) -> tuple[RawSample | None, ...]:
-    """The samples joined in it, or the sample itself."""
-    return raw.members if isinstance(raw, JoinedRawSample) else (raw,)
-
-
 def _shown(raw: RawSample, limit: int) -> Iterator[ShownPart]:
-    members = members_of(raw)
+    members = raw.made_of
     for at, member in enumerate(members):
         for number, (name, data) in enumerate(() if member is None else member.parts.items()):
             kind = kind_of(name)
@@ -401,7 +395,7 @@ def content(raw: RawSample, member: int, number: int, *, small: bool) -> MediaCo
     Raises:
         LookupError: if there is no such part.
     """
-    members = members_of(raw)
+    members = raw.made_of
     found = members[member] if 0 <= member < len(members) else None
     parts = [] if found is None else list(found.parts.items())
     if not 0 <= number < len(parts):

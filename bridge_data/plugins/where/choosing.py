@@ -30,20 +30,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data import storage
-from bridge_data.data.records import Records
+from bridge_data.data.records import Records, count_samples, counts_of, label_of
 from bridge_data.data.sample_columns import (
     FULL_KEY,
     KEY,
     ROWS_AT_ONCE,
     SHARD,
     ColumnPath,
-    OwnColumns,
     SampleColumns,
     arrow_package,
-    own_copy,
+    columns_of,
 )
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.plugins.where.choices import Choice, write_choice
+from bridge_data.plugins.where.own_columns import OwnColumns, own_copy
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 
@@ -115,11 +115,11 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
         DatasetError: if columns cannot be read.
     """
     choice = evaluate(records, clauses)
-    if not choice.num_chosen and records.num_samples:
+    if not choice.num_chosen and count_samples(records):
         note = "" if choice.note is None else f" ({choice.note})"
         raise clauses[-1].error(
-            f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
-            f"[{records.split_part}]{note}; change the condition, or leave these data out of this part"
+            f"where: {shown(clauses)} chooses none of the {count_samples(records):,} samples of "
+            f"{label_of(records)}{note}; change the condition, or leave these data out of this part"
         )
     return choice
 
@@ -127,7 +127,7 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
 def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
     """The same as `choose`, but the result may be empty."""
     with _naming(clauses[0]):
-        columns = records.sample_columns()
+        columns = columns_of(records)
     path = cache_folder() / "where" / f"{_name(records, columns, clauses)}.choice"
     choice = Choice.open(path)
     try:
@@ -169,14 +169,15 @@ def _made(records: Records, columns: SampleColumns, clauses: Sequence[Where], pa
     """Evaluate the clauses, and write what they choose to `path`."""
     import numpy as np
 
-    started, place = time.monotonic(), f"{records.root} [{records.split_part}]"
+    started, place = time.monotonic(), label_of(records)
     bits: Any = None
+    num_samples = count_samples(records)
     notes = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".spill-") as spill:
         for clause in clauses:
             with _naming(clause, "where: ", f" ({place})"), open_engine(Path(spill)) as engine:
                 own = None if clause.columns is None else OwnColumns(clause.columns)
-                evaluated = SampleQuery(engine, columns, own, clause.text).run(records.num_samples)
+                evaluated = SampleQuery(engine, columns, own, clause.text).run(num_samples)
             bits = evaluated.bits if bits is None else np.bitwise_and(bits, evaluated.bits)
             if evaluated.num_null and not evaluated.bits.any():
                 notes.append(
@@ -185,13 +186,13 @@ def _made(records: Records, columns: SampleColumns, clauses: Sequence[Where], pa
                 )
             if evaluated.num_without_row:
                 notes.append(
-                    f"{evaluated.num_without_row:,} of {records.num_samples:,} samples have no row in "
+                    f"{evaluated.num_without_row:,} of {num_samples:,} samples have no row in "
                     f"{clause.columns}; its columns are NULL for them"
                 )
     if _name(records, columns, clauses) != path.stem:
         raise DatasetError(f"{place}: columns were replaced while samples were chosen by them; start again")
     note = "; ".join(notes) or None
-    write_choice(path, bits.tobytes(), records.counts, note)
+    write_choice(path, bits.tobytes(), counts_of(records), note)
     choice = Choice.open(path)
     assert choice is not None
     logger.info(
@@ -199,7 +200,7 @@ def _made(records: Records, columns: SampleColumns, clauses: Sequence[Where], pa
         place,
         shown(clauses),
         f"{choice.num_chosen:,}",
-        f"{records.num_samples:,}",
+        f"{num_samples:,}",
         time.monotonic() - started,
     )
     if note is not None and choice.num_chosen:

@@ -2,19 +2,18 @@
 
 Reads the entries `where` and `columns` of a node, or the options of these names. Returns clauses that know file and
 line; and a source with only the samples for which all of its clauses hold. Raises a `ConfigError` with file and line.
-For the columns, see `shards.where`.
+For the columns, see `choosing`.
 """
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from bridge_data.data.records import Records, count_samples
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, absolute, as_node, given, located
 from bridge_data.plan.source import Source
-
-WHERE_KEYS = ("where", "columns")
 
 
 class WhereOptionError(ConfigError):
@@ -72,3 +71,26 @@ def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
 
     chosen = ChosenRecords(source.records, choose(source.records, clauses))
     return dataclasses.replace(source, records=chosen)
+
+
+class SampleChoice:
+    """What the core asks the plug-in for."""
+
+    read = staticmethod(read_where)
+    given = staticmethod(given_where)
+    choose = staticmethod(choose_samples)
+
+    @staticmethod
+    def numbers(records: Records, clauses: Sequence[WhereClause]) -> Collection[int]:
+        """The numbers of the samples for which all clauses hold, perhaps of none."""
+        from bridge_data.plugins.where.choosing import evaluate
+
+        num_samples = count_samples(records)
+        return evaluate(records, clauses).between(0, num_samples) if num_samples else ()
+
+    @staticmethod
+    def shown(clauses: Sequence[WhereClause]) -> str:
+        """The predicates, for messages."""
+        from bridge_data.plugins.where.choosing import shown
+
+        return shown(clauses)

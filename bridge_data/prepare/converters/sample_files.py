@@ -28,11 +28,12 @@ from bridge_data.data.withheld import ShardStamp, StoredFiles, withheld_in
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plugins.where.choosing import Where, evaluate
+from bridge_data.plan.declared import Clause
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
     RecordSource,
     SourceRecord,
+    chosen_of,
     digest_of_files,
     note_left_out,
 )
@@ -354,7 +355,7 @@ class TarCollection(SampleFiles):
     def fingerprint(self) -> str:
         return digest_of_files(self._files)
 
-    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int] | None:
+    def chosen_numbers(self, clauses: Sequence[Clause]) -> Collection[int] | None:
         """Those of all split parts of a prepared folder."""
         if not (self._path / META_FOLDER).is_dir():
             return None
@@ -365,7 +366,7 @@ class TarCollection(SampleFiles):
             check_count(self._path / name, end - first, dataset.shard_counts[name])
         found: set[int] = set()
         for shards in map(dataset.split, dataset.split_parts()):
-            for index in evaluate(shards, clauses).between(0, shards.num_samples) if shards.num_samples else ():
+            for index in chosen_of(shards, clauses):
                 shard, position = shards.locate(index)
                 if shards.names[shard] in numbers:
                     found.add(self._firsts[numbers[shards.names[shard]]] + position)

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bridge_data.data.media_kinds import kind_of_name
-from bridge_data.data.metadata import TABLE_FILES, is_prepared
+from bridge_data.data.metadata import is_prepared
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import (
+    INDEX,
     KINDS,
+    SAVED,
+    SAVED_SPLITS,
     files_below,
     in_words,
     is_hidden,
@@ -26,11 +30,8 @@ from bridge_data.plan.folder_contents import (
     kinds_of,
     why_packed,
 )
-from bridge_data.plugins.tables.binary_shard import INDEX
-from bridge_data.plugins.tables.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, included_files, is_included
-from bridge_data.prepare.converters.table_rows import TableRows
 from bridge_data.prepare.converters.text_tables import (
     CocoCaptions,
     JsonLines,
@@ -87,8 +88,8 @@ def find_format(path: Path, include: str | None = None) -> str:
     Raises:
         ConfigError: if the format is unknown, or a folder holds data of several.
     """
-    if path.suffix in TABLE_FILES.keys() - {".parquet", ".arrow"}:
-        return _TABLES.get(path.suffix, "tables")
+    if path.suffix in _TABLES:
+        return _TABLES[path.suffix]
     if path.is_dir():
         return _folder_format(path, include)
     if kind := kind_of_file(path.name):
@@ -198,23 +199,18 @@ def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = Non
 
 def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> RecordSource:
     """Tables that are files beside each other."""
-    root = path if path.is_dir() else path.parent
-    files = [(file.relative_to(root).as_posix(), str(file)) for file in _files(path, config, KINDS[name].endings)]
-    return TableRows(title, path.absolute(), files, dropped=config.dropped)
+    opened: RecordSource = extension("converters", "table files", needed_by=f"{path}: {title}")(
+        path, _files(path, config, KINDS[name].endings), title=title, dropped=config.dropped
+    )
+    return opened
 
 
 def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSource:
     """Other tables, whose files are those that are read in place."""
-    of_parts = {part: files_of(str(path), part) for part in sorted(table_parts(str(path)))}
-    found = {part: [file for file in files if is_included(file[0], config.include)] for part, files in of_parts.items()}
-    parts = [part for part, files in found.items() if files]
-    if not parts:
-        raise ConfigError(f"{path}: holds no files that match --include {config.include}")
-    if len(parts) > 1:
-        one = path / parts[0] if (path / parts[0]).is_dir() else f"--include '{parts[0]}*'"
-        raise ConfigError(f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {one}")
-    files = found[parts[0]]
-    return TableRows(title, path.absolute(), files, dropped=config.dropped)
+    opened: RecordSource = extension("converters", "tables", needed_by=f"{path}: {title}")(
+        path, title=title, include=config.include, dropped=config.dropped
+    )
+    return opened
 
 
 _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
+from bridge_data.data import Records
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.where.choosing import Where, shown
+from bridge_data.extensions import extension
+from bridge_data.plan.declared import Clause
 
 
 class SourceRecord(NamedTuple):
@@ -42,14 +44,15 @@ class BrokenRecord(NamedTuple):
 class RecordSource(abc.ABC):
     """The extension point: what a family of formats provides.
 
-    `has_parts`: a record holds the parts of a sample, not columns to make parts from. `is_scattered`: records are
-    equally fast to read in any order; if not, they are read in `blocks`, runs of numbers. `definition`: the class of
+    `has_parts`: a record holds the parts of a sample, not columns to make parts from. `has_columns`: it was opened
+    without the columns to be dropped. `is_scattered`: records are equally fast to read in any order; if not, they are
+    read in `blocks`, runs of numbers. `definition`: the class of
     the samples and its field map, if the source says. `notes`: messages on what of the source is in no record, and on
     what is odd about it.
     """
 
     title: str
-    has_parts = False
+    has_parts, has_columns = False, False
     is_scattered = True
     block_records = 64
     definition: tuple[str, Mapping[str, str]] | None = None
@@ -71,7 +74,7 @@ class RecordSource(abc.ABC):
     def fingerprint(self) -> str:
         """A digest that changes when the files of the source do."""
 
-    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int] | None:
+    def chosen_numbers(self, clauses: Sequence[Clause]) -> Collection[int] | None:
         """The numbers of the records for which all clauses hold: those that a run with the same clauses would see in
         all split parts. None if there are no columns to choose by.
 
@@ -90,6 +93,16 @@ class RecordSource(abc.ABC):
         return ()
 
 
+def chosen_of(records: Records, clauses: Sequence[Clause]) -> Collection[int]:
+    """The numbers of the samples for which all clauses hold; see `RecordSource.chosen_numbers`."""
+    found: Collection[int] = _where().numbers(records, clauses)
+    return found
+
+
+def _where() -> Any:
+    return extension("features", "where", needed_by="--where")
+
+
 class TakenRecords(NamedTuple):
     """The records that a conversion takes, how many clauses chose (None: there are no clauses), and how many of these
     are forgotten."""
@@ -99,7 +112,7 @@ class TakenRecords(NamedTuple):
     num_forgotten: int
 
 
-def take_records(path: Path, source: RecordSource, clauses: Sequence[Where]) -> TakenRecords:
+def take_records(path: Path, source: RecordSource, clauses: Sequence[Clause]) -> TakenRecords:
     """The records of `source`, which was opened at `path`, that are not forgotten, and for which all clauses hold.
 
     Raises:
@@ -113,7 +126,9 @@ def take_records(path: Path, source: RecordSource, clauses: Sequence[Where]) -> 
             "choose from the result"
         )
     if not chosen:
-        raise clauses[-1].error(f"where: {shown(clauses)} chooses none of the {len(source):,} records of {path}")
+        raise clauses[-1].error(
+            f"where: {_where().shown(clauses)} chooses none of the {len(source):,} records of {path}"
+        )
     forgotten = source.forgotten_numbers()
     taken = [number for number in chosen if number not in forgotten] if forgotten else chosen
     if not taken:

@@ -20,17 +20,23 @@ from typing import Any, BinaryIO, TypeAlias
 from bridge_data import storage
 from bridge_data.data.jsonl_file import JsonlLines, open_jsonl
 from bridge_data.data.plain_data import parse_json
-from bridge_data.data.records import stored_number, stored_records
+from bridge_data.data.records import count_samples, stored_number, stored_records
 from bridge_data.data.shard_table import encode_offsets, offsets_digest
 from bridge_data.data.withheld import files_of, withheld_in
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.declared import Clause
 from bridge_data.plan.folder_contents import why_packed
 from bridge_data.plan.opening import split_parts
-from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.media_files import names_media
-from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
+from bridge_data.prepare.converters.source_records import (
+    BrokenRecord,
+    RecordSource,
+    SourceRecord,
+    chosen_of,
+    digest_of_files,
+)
 
 READ_BYTES = 1 << 15
 """Bytes of a JSON file that are read at once, and decoded for each value in them; more for longer values."""
@@ -101,15 +107,14 @@ class JsonLines(TextTable):
     def __init__(self, files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__("JSON lines", files, lambda *of: (_line_spans(*of), _object_parser(limits)), limits)
 
-    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int]:
+    def chosen_numbers(self, clauses: Sequence[Clause]) -> Collection[int]:
         """Those of prepared files."""
         found: set[int] = set()
         for path, (first, end) in zip(self.files, itertools.pairwise(self.firsts), strict=True):
             for part in split_parts(path.absolute(), self._limits):
                 lines = open_jsonl(path.absolute(), part, limits=self._limits)
-                check_count(path, end - first, stored_records(lines).num_samples)
-                chosen = evaluate(lines, clauses).between(0, lines.num_samples) if lines.num_samples else ()
-                found.update(first + stored_number(lines, index) for index in chosen)
+                check_count(path, end - first, count_samples(stored_records(lines)))
+                found.update(first + stored_number(lines, index) for index in chosen_of(lines, clauses))
         return found
 
     def forgotten_numbers(self) -> Container[int]:

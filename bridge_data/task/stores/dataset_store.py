@@ -17,7 +17,8 @@ from bridge_data.data.jsonl_file import PART, JsonlLines
 from bridge_data.data.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.data.metadata import META_FOLDER, without_shard
 from bridge_data.data.prepared import tars_of
-from bridge_data.data.records import RecordReader, number_of_key, stored_records
+from bridge_data.data.records import RecordReader, stored_records
+from bridge_data.data.sample_keys import number_of_key
 from bridge_data.data.sample_lookup import PartReader
 from bridge_data.data.withheld import digest_of_keys, reader_of, withheld
 from bridge_data.decode import SampleDecoder
@@ -289,10 +290,10 @@ def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileSto
 
 def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any]:
     """The store of the data set of `source`; without a decoder, it returns bytes."""
-    if source.joined is not None:
+    if source.composition is not None:
         raise ConfigError(
-            f"{source.path}: its samples are joined from several data sets, so there is no primary one; name the ones "
-            "to be read in `aux`"
+            f"{source.path}: its samples are made of those of several data sets, so there is no primary one; name the "
+            "ones to be read in `aux`"
         )
     records, shards = stored_records(source.records), tars_of(source.records)
     if isinstance(records, JsonlLines):

@@ -25,7 +25,6 @@ from bridge_data.prepare.converters.record_layout import (
 )
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import RecordSource, take_records
-from bridge_data.prepare.converters.table_rows import TableRows
 from bridge_data.storage import Location
 from bridge_data.tools.cli.sample_types import parse_field_map
 from bridge_data.tools.cli.terminal import (
@@ -175,7 +174,7 @@ def convert(
     records = open_source(source, source_config)
     if same_parts and not records.has_parts:
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
-    dropped_here = () if isinstance(records, TableRows) else drop  # which reads no others
+    dropped_here = () if records.has_columns else drop  # which reads no others
     found = find_columns(records, dropped_here, require_parts)
     records = _taken(source, records, given_where(where, columns))
     definition = guess_definition(

@@ -24,7 +24,7 @@ from bridge_data.data.metadata import (
 )
 from bridge_data.data.prepared import PreparedDataset, tars_of
 from bridge_data.data.read_only_database import ReadOnlyDatabase
-from bridge_data.data.records import stored_records
+from bridge_data.data.records import count_samples, counts_of, names_of, split_part_of, stored_records
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
@@ -213,9 +213,9 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[d
 
     chosen: list[dict[str, Any]] = [
         {
-            "split_part": records.split_part,
-            "num_chosen": evaluate(records, clauses).num_chosen if records.num_samples else 0,
-            "num_samples": records.num_samples,
+            "split_part": split_part_of(records),
+            "num_chosen": evaluate(records, clauses).num_chosen if count_samples(records) else 0,
+            "num_samples": count_samples(records),
         }
         for records in parts
     ]
@@ -232,7 +232,7 @@ def _jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> _F
     records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
     forgotten = _forgotten([stored_records(one) for one in records[:1]])
     num_unused, _ = split_gaps(path)
-    parts = {one.split_part: one.num_samples for one in records}
+    parts = {split_part_of(one): count_samples(one) for one in records}
     chosen, chosen_lines = _chosen(records, clauses)
     facts: dict[str, Any] = {
         "kind": "jsonl",
@@ -265,14 +265,14 @@ def _tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any
     names = split_parts(path, trust["limits"])
     parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
     records = [source.records for sources in parts.values() for source in sources]
-    counts = {part: [source.records.counts for source in sources] for part, sources in parts.items()}
+    counts = {part: [counts_of(source.records) for source in sources] for part, sources in parts.items()}
     chosen, chosen_lines = _chosen(records, clauses)
     facts: dict[str, Any] = {
         "kind": "tables",
         "path": str(path),
-        "num_files": sum(len({*one.names}) for one in records),
-        "num_bytes": sum((one.sample_bytes or 0) * one.num_samples for one in records),
-        "parts": [*dict.fromkeys(name for one in records if one.names for name in one.part_names(0) or ())],
+        "num_files": sum(len({*names_of(one)}) for one in records),
+        "num_bytes": sum((one.sample_bytes or 0) * count_samples(one) for one in records),
+        "parts": [*dict.fromkeys(name for one in records if one.shards for name in one.reader().part_names(0) or ())],
         "sample_type": _CRUDE,
         "forgotten": _forgotten(records),
         "split_parts": [
@@ -304,7 +304,8 @@ def _raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, A
     shards = tars_of(load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records)
     assert shards is not None and shards.index is not None
     names, num_bytes = shards.names, sum(shards.index.sizes_bytes(shards.names))
-    parts = {part for number in range(min(_MAX_LOOKED_AT, len(names))) for part in shards.part_names(number) or ()}
+    reader, looked_at = shards.reader(), range(min(_MAX_LOOKED_AT, len(names)))
+    parts = {part for number in looked_at for part in reader.part_names(number) or ()}
     is_prepared = (shards.root / META_FOLDER).is_dir()
     counts = {"num_shards": len(names), "num_samples": shards.num_samples, "num_bytes": num_bytes}
     chosen, chosen_lines = _chosen([shards], clauses)
@@ -378,7 +379,7 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
             "split_part": source.split_part,
             "sample_type": {"class": source.sample_class.__name__},
             "num_samples": source.num_samples,
-            "num_shards": len(source.records.counts),
+            "num_shards": len(counts_of(source.records)),
             "joined_with": [member.name for member in source.members[1:]],
             "aux": {name: str(reference.path) for name, reference in source.aux.items()},
             "shares": [
@@ -466,7 +467,7 @@ def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> _Found:
     from bridge_data.tools.mixing import overlap
 
     geometry = shuffle.geometry(source, num_lanes)
-    chunks = ChunkTable(source.records.counts, geometry.chunk_size)
+    chunks = ChunkTable(counts_of(source.records), geometry.chunk_size)
     lengths = _range(chunks.shortest, chunks.longest)
     mixed = f"of at least {geometry.window_size:,} samples, or a lane's share"
     facts: dict[str, Any] = {

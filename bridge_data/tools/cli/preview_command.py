@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 import click
 
 from bridge_data.data import RawSample, RecordReader
-from bridge_data.data.records import bytes_of
+from bridge_data.data.records import bytes_of, split_part_of
 from bridge_data.data.sample_lookup import find_sample
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
-from bridge_data.plugins.joins.joined_records import JoinedRawSample
 from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
 from bridge_data.plugins.view.contents import facts_of, part_facts, shown_json, text_of
 from bridge_data.samples import CrudeSample
@@ -148,15 +147,15 @@ def _heading(shown: CatalogSource) -> str:
 
 def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None) -> dict[str, Any]:
     """A sample as plain data: its key, its stored parts (of a join, those of each member), and what they become."""
-    place = {"path": shown.path, "split_part": shown.records.split_part, "index": index}
+    place = {"path": shown.path, "split_part": split_part_of(shown.records), "index": index}
     try:
         raw = reader.read(index)
     except ForgottenSampleError:
         return {**place, "key": reader.read(index, ()).full_key, "is_forgotten": True}
     sample = {**place, "key": raw.full_key, "is_forgotten": False}
-    if isinstance(raw, JoinedRawSample):
+    if raw.made_of != (raw,):
         sample["members"] = [
-            None if member is None else {"key": member.full_key, "parts": _parts(member)} for member in raw.members
+            None if member is None else {"key": member.full_key, "parts": _parts(member)} for member in raw.made_of
         ]
     else:
         sample["parts"] = _parts(raw)

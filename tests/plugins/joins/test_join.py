@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bridge_data import prepare_metadataset
+from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.source import Source
@@ -44,9 +45,9 @@ def test_a_join_is_one_source_in_the_order_of_its_first_member(folder: Path) -> 
     assert str(caught.value) == f"{path}:5: this join has no index yet; run `bridge-data prepare {path}`"
     plan = prepared_plan(path)
     (source,) = plan.sources
-    assert (source.num_samples, source.records.counts, source.name) == (4, [2, 2], "a/train")
-    assert source.sample_class is TextSample and source.joined is not None and source.joined.names is None
-    assert [member.name for member in source.joined.members] == ["a/train", "b/train"]
+    assert (source.num_samples, counts_of(source.records), source.name) == (4, [2, 2], "a/train")
+    assert source.sample_class is TextSample and source.composition is not None and source.composition.names is None
+    assert [member.name for member in source.composition.members] == ["a/train", "b/train"]
     assert "a [train]: 100.00% of draws, TextSample, 4 samples in 2 shards, joined with b/train" in str(plan)
 
 
@@ -55,8 +56,8 @@ def test_a_mapping_names_its_members_and_a_function_may_join(folder: Path, key: 
     join = {"left": {"path": "a"}, "right": {"path": "b", "nonmatch": "skip"}}
     name = "Both" if key == "__class__" else "swap"
     (source,) = prepared_plan(joined(folder / "j.yaml", join, own(name, key))).sources
-    assert source.joined is not None and source.num_samples == 2
-    assert (source.joined.names, source.joined.joiner) == (("left", "right"), joiner)
+    assert source.composition is not None and source.num_samples == 2
+    assert (source.composition.names, source.composition.joiner) == (("left", "right"), joiner)
 
 
 def test_subflavors_of_the_levels_above_hold_before_those_below(folder: Path) -> None:
@@ -79,8 +80,8 @@ def test_a_member_s_split_part_holds_before_that_of_the_join(folder: Path) -> No
         (meta / "dataset.yaml").write_text((meta / "dataset.yaml").read_text() + "split_config: other.yaml\n")
     join = [{"path": "a"}, {"path": "b", "split_part": "odd", "nonmatch": "none"}]
     (source,) = prepared_plan(joined(folder / "j.yaml", join, split_part="rest")).sources
-    assert source.joined is not None
-    assert [member.name for member in source.joined.members] == ["a/rest", "b/odd"]
+    assert source.composition is not None
+    assert [member.name for member in source.composition.members] == ["a/rest", "b/odd"]
 
 
 def test_a_join_has_its_weight_in_a_blend(folder: Path) -> None:
@@ -248,7 +249,7 @@ def test_tables_are_joined_to_tars_by_their_column_of_keys(tmp_path: Path, name:
     write(tmp_path / ("folder" if "*" in name else name), "gxfedba")
     path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": name, "nonmatch": "none", **FIELDS})
     (source,) = prepared_plan(path).sources
-    assert (source.name, source.records.counts, source.num_samples) == ("a/train", [2, 2, 2, 1], 7)
+    assert (source.name, counts_of(source.records), source.num_samples) == ("a/train", [2, 2, 2, 1], 7)
     found = [(left[-1], right and right[-1]) for left, right in keys_of(source)]
     assert found == [(key, None if key == "c" else key) for key in "abcdefg"]
     assert isinstance(source.records, JoinRecords)

@@ -47,7 +47,7 @@ def test_media_are_their_bytes_in_structs_and_in_blobs(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("image", columns["image"].type), blob, pa.field("none", pa.string())])
     path = write(tmp_path / "a.lance", pa.table(columns, schema=schema), per_fragment=4, data_storage_version="2.1")
     records = opened(path).records
-    assert records.part_names(0) == ["image.jpg", "big.jpg", "none"]
+    assert records.reader().part_names(0) == ["image.jpg", "big.jpg", "none"]
     samples = [records.reader().read(index).parts for index in range(6)]
     assert [sample["image.jpg"] for sample in samples] == [sample["big.jpg"] for sample in samples] == pictures
     assert [sample.get("none") for sample in samples] == [None, "b", None, "d", "e", None]

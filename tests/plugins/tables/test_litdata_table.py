@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bridge_data.data.records import place_of
 from bridge_data.errors import ConfigError, DatasetError
 from tests.data.chunks import LEAF, write_chunks, write_index
 from tests.data.test_folders_of_tables import WRITERS
@@ -90,9 +91,9 @@ def found(parts: dict[str, Any]) -> dict[str, Any]:
 def test_values_are_those_that_they_wrote(kind: str) -> None:
     source = opened(THEIRS / kind)
     reader = source.records.reader()
-    assert source.num_samples == 5 and len(source.records.counts) >= 2
+    assert source.num_samples == 5 and len(source.records.shards) >= 2
     singly = [found(reader.read(number).parts) for number in range(5)]
-    first = source.records.counts[0]
+    first = source.records.shards[0][1]
     block = reader.read_block(range(first), None)
     assert block is not None
     contents = [{block.name: content} if block.name else content for content in block.contents]
@@ -103,7 +104,7 @@ def test_values_are_those_that_they_wrote(kind: str) -> None:
             assert np.abs(np.subtract(mine.pop("jpeg"), wanted.pop("jpeg"))).max() <= 4
         assert mine == wanted
     names = {"packed": "chunk-0-0.zstd.bin"}
-    assert reader.read(1).full_key == source.records.describe(1) == f"{names.get(kind, 'chunk-0-0.bin')}/1"
+    assert reader.read(1).full_key == place_of(source.records, 1) == f"{names.get(kind, 'chunk-0-0.bin')}/1"
 
 
 def test_older_tensors_have_their_shape_in_the_other_order(tmp_path: Path) -> None:

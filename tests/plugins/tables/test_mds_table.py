@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from bridge_data.data.records import place_of
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.opening import split_parts
 from bridge_data.plugins.tables.binary_shard import BinaryShard
@@ -52,7 +53,7 @@ def test_values_of_every_encoding_of_their_own_writer() -> None:
     source = opened(THEIRS)
     assert source.records.identity() == {"tables": [["shard.00000.mds", 9207, "b2ebea2be055c48f"]]}
     reader = source.records.reader()
-    assert [source.records.describe(1), reader.read(1).full_key] == ["shard.00000.mds/1"] * 2
+    assert [place_of(source.records, 1), reader.read(1).full_key] == ["shard.00000.mds/1"] * 2
     block = reader.read_block(range(3), None)
     assert block is not None
     for number in range(3):
@@ -93,7 +94,7 @@ def test_compressed_shards_are_read_and_files_that_someone_unpacked_too(tmp_path
     path = write(tmp_path / "a", 25, compression=form, pack=pack)
     source, file = opened(path), next(path.glob("shard.00001.*"))
     assert read(source) == [f"text {n}" for n in range(25)]
-    assert source.records.names[1] == "shard.00001.mds"
+    assert source.records.shards[1][0] == "shard.00001.mds"
     whole = file.read_bytes()
     for damaged in (whole[:-9], whole[: len(whole) // 2], whole[:40] + bytes([whole[40] ^ 255]) + whole[41:]):
         file.write_bytes(damaged)
@@ -186,7 +187,7 @@ def test_media_are_known_by_their_content_and_large_samples_are_read_by_the_colu
 ) -> None:
     path = captioned_mds(tmp_path / "a")
     records = opened(path).records
-    assert records.part_names(0) == ["caption", "image.jpg", "number"]
+    assert records.reader().part_names(0) == ["caption", "image.jpg", "number"]
     assert records.sample_bytes == pytest.approx(sum(len(picture(n)) for n in range(24)) / 24 + 40, rel=0.3)
     whole = [records.reader().read(index).parts for index in range(24)]
     assert [sample["image.jpg"] for sample in whole] == [picture(number) for number in range(24)]

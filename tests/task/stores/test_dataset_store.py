@@ -13,7 +13,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.auxiliary import AuxReference
-from bridge_data.plan.source import Join
+from bridge_data.plugins.joins.joined_loader import Join
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary
@@ -168,7 +168,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def test_what_is_joined_has_no_primary(source: Source) -> None:
-    joined = dataclasses.replace(source, joined=Join(members=(source, source), names=None, joiner=print))
+    joined = dataclasses.replace(source, composition=Join(members=(source, source), names=None, joiner=print))
     with pytest.raises(ConfigError, match="no primary one; name the ones to be read in `aux`"):
         open_primary(joined, None)
 

@@ -263,7 +263,7 @@ def test_a_join_is_made_though_its_lines_were_loaded_as_those_of_its_member(tmp_
     path = joined(tmp_path / "m.yaml", [{"path": "a.jsonl"}, {"path": "b.jsonl"}], own("Both"))
     prepare_metadataset(path, num_workers=1)
     targets = find_targets(path, LintConfig(opening=Opening(training=False, trusted_modules=[OWN])), lambda fault: None)
-    found = [(one.source.joined is not None, one.ranges) for one in targets.loaded]
+    found = [(one.source.composition is not None, one.ranges) for one in targets.loaded]
     assert found == [(False, [(0, 2)]), (False, [(0, 3)]), (True, [(0, 2)])]
 
 

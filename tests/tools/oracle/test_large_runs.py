@@ -43,18 +43,11 @@ class NoShards:
         return location(f"/nowhere/{self.name}")
 
     @property
-    def names(self) -> list[str]:
-        return [f"data-{number:06d}.tar" for number in range(len(self.counts))]
-
-    @property
-    def num_samples(self) -> int:
-        return sum(self.counts)
+    def shards(self) -> list[tuple[str, int]]:
+        return [(f"data-{number:06d}.tar", count) for number, count in enumerate(self.counts)]
 
     def identity(self) -> dict[str, Any]:
         return {"name": self.name, "counts": len(self.counts)}
-
-    def part_names(self, shard: int) -> None:
-        return None
 
     def reader(self) -> Any:
         raise AssertionError("a shard was to be opened")

@@ -15,15 +15,18 @@ from typing import Any
 
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plugins.tables.binary_shard import INDEX
+from bridge_data.plan.declared import Clause
+from bridge_data.plan.folder_contents import INDEX
 from bridge_data.plugins.tables.table_columns import Column, TableFile, columns_of, features_of, pyarrow_for
+from bridge_data.plugins.tables.table_files import files_of, table_parts
 from bridge_data.plugins.tables.table_records import KEY_COLUMN, TableReader, open_tables, records_of
-from bridge_data.plugins.where.choosing import Where, evaluate
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
     RecordSource,
     SourceRecord,
+    chosen_of,
     digest_of_files,
+    is_included,
 )
 
 BLOCK_BYTES = 4 << 20
@@ -48,6 +51,8 @@ class TableRows(RecordSource):
         self.is_scattered = all(table.reads_rows for table in tables)
         self._paths = [table.path for table in tables]
         self._reader = TableReader(dataclasses.replace(self.records, columns=tuple(columns)))
+
+    has_columns = True
 
     def __len__(self) -> int:
         return self.records.num_samples
@@ -93,8 +98,8 @@ class TableRows(RecordSource):
         indexes = dict.fromkeys(os.path.join(os.path.dirname(path), INDEX) for path in self._paths)
         return digest_of_files([*filter(os.path.isfile, indexes), *self._paths])
 
-    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int]:
-        return evaluate(self.records, clauses).between(0, len(self))
+    def chosen_numbers(self, clauses: Sequence[Clause]) -> Collection[int]:
+        return chosen_of(self.records, clauses)
 
     def forgotten_numbers(self) -> Container[int]:
         return withheld(self.records)
@@ -161,3 +166,23 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
         for name, names in found.items()
         if isinstance(names, list) and all(isinstance(one, str) for one in names)
     }
+
+
+def open_files(path: Path, files: Sequence[Path], *, title: str, dropped: Collection[str]) -> TableRows:
+    """The rows of tables that are files beside each other, at or below `path`."""
+    root = path if path.is_dir() else path.parent
+    named = [(file.relative_to(root).as_posix(), str(file)) for file in files]
+    return TableRows(title, path.absolute(), named, dropped=dropped)
+
+
+def open_rows(path: Path, *, title: str, include: str | None, dropped: Collection[str]) -> TableRows:
+    """The rows of other tables, whose files are those that are read in place, of one split part."""
+    of_parts = {part: files_of(str(path), part) for part in sorted(table_parts(str(path)))}
+    found = {part: [file for file in files if is_included(file[0], include)] for part, files in of_parts.items()}
+    parts = [part for part, files in found.items() if files]
+    if not parts:
+        raise ConfigError(f"{path}: holds no files that match --include {include}")
+    if len(parts) > 1:
+        one = path / parts[0] if (path / parts[0]).is_dir() else f"--include '{parts[0]}*'"
+        raise ConfigError(f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {one}")
+    return TableRows(title, path.absolute(), found[parts[0]], dropped=dropped)

@@ -1,7 +1,9 @@
 """The contract of every kind of `Records`: what they know without reading samples is what their readers read. To add a
 kind, add a line to `KINDS`. (Formats by their paths: `tests/plan/test_formats.py`; blocks: `test_blocks.py`.)"""
 
+import bisect
 import itertools
+import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -11,8 +13,17 @@ import pyarrow as pa
 import pytest
 
 from bridge_data.data import RawSample, Records, Subset
-from bridge_data.data.records import selected_number, stored_number, stored_records
-from bridge_data.data.sample_columns import INDEX, ROWS_AT_ONCE
+from bridge_data.data.records import (
+    contents_of,
+    count_samples,
+    fingerprint_of,
+    place_of,
+    selected_number,
+    stored_number,
+    stored_records,
+)
+from bridge_data.data.sample_columns import INDEX, ROWS_AT_ONCE, columns_of
+from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of
 from bridge_data.data.sample_lookup import find_sample
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
@@ -29,6 +40,7 @@ from bridge_data.samples import TextSample
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
 from tests.data.joins import dataset, join, narrowed, rows
+from tests.data.reads import record_reads
 from tests.data.tars import write_tar
 from tests.plugins.where.test_choosing import Clause
 from tests.prepare.converters.originals import write_mds
@@ -62,7 +74,7 @@ def unprepared(folder: Path) -> Records:
 
 
 def lines(folder: Path) -> Records:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").write_text('{"n": 1}\n\n' * 12)
     prepare_jsonl(folder / "a.jsonl")
     return opened(folder / "a.jsonl")
@@ -168,14 +180,74 @@ def records(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recor
 def samples_of(records: Records) -> list[RawSample]:
     """Shard and key of each sample, as they are read."""
     reader = records.reader()
-    return [reader.read(index, ()) for index in range(records.num_samples)]
+    return [reader.read(index, ()) for index in range(count_samples(records))]
+
+
+def test_the_identity_is_that_of_the_samples_wherever_they_are(records: Records, kind: str, tmp_path: Path) -> None:
+    known = records.identity(), fingerprint_of(records), contents_of(records), records.shards
+    sent = pickle.loads(pickle.dumps(records))
+    assert (sent.identity(), fingerprint_of(sent), contents_of(sent), sent.shards) == known
+    assert json.loads(json.dumps(records.identity())) is not None
+    if "Lance" not in kind:  # which names its files anew
+        again = KINDS[kind](tmp_path / "elsewhere" / "data")
+        assert (again.identity(), fingerprint_of(again), contents_of(again), again.shards) == known
+
+
+def test_a_block_has_the_samples_that_are_read_singly(records: Records) -> None:
+    """With all parts, and with one; None stands for a sample that is read singly."""
+    reader, first = records.reader(), 0
+    for _, count in records.shards:
+        shard, first = range(first, first + count), first + count
+        parts = next((name for index in shard for name in reader.read(index).parts), None)
+        for wanted in (None, {parts}):
+            block = reader.read_block(shard, wanted) if count > 1 and reader.has_blocks else None
+            for at, index in enumerate(shard if block is not None else ()):
+                assert block is not None
+                sample, content = reader.read(index, wanted), block.contents[at]
+                found = {block.name: content} if block.name else content
+                assert (block.keys[at], block.shard_name, found) == (sample.key, sample.shard_name, sample.parts)
+                assert block.numbers[at] == sample.index
+
+
+def test_what_is_read_is_what_was_announced(records: Records, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of data that can tell before they are read; headers are read once, before the first sample."""
+    reader, first, reads = records.reader(), 0, record_reads(monkeypatch)
+    for _, count in records.shards:
+        shard, first = range(first, first + count), first + count
+        for block in (shard, *(range(index, index + 1) for index in shard)):
+            ranges = reader.byte_ranges(block) if block else ()
+            for index in block:
+                reader.read(index)
+            reads.clear()
+            if len(block) == 1:
+                reader.read(block[0])
+            elif block and reader.has_blocks:
+                reader.read_block(block, None)
+            if ranges and "without our index" not in kind and "without some" not in kind:
+                for path, start, num_bytes in reads:
+                    spans = [(begin, begin + size) for name, begin, size in ranges if name == path]
+                    assert any(begin <= start and start + num_bytes <= end for begin, end in spans), (path, start)
+
+
+def test_errors_name_the_shard_of_a_sample_and_a_number_that_is_none(records: Records) -> None:
+    reader, num_samples = records.reader(), count_samples(records)
+    ends = [*itertools.accumulate(count for _, count in records.shards)]
+    for index, sample in enumerate(samples_of(records)):
+        assert place_of(records, index).startswith(f"{sample.shard_name}/")
+        name, _ = records.shards[bisect.bisect_right(ends, index)]
+        assert name == sample.shard_name and sample.full_key.endswith(sample.key)
+    for wrong in (-1, num_samples):
+        with pytest.raises(IndexError):
+            reader.read(wrong)
+        with pytest.raises(IndexError):
+            reader.byte_ranges(range(wrong, wrong + 1))
 
 
 def test_keys_of_any_range_are_those_that_are_read(records: Records) -> None:
     expected, sent = [sample.key for sample in samples_of(records)], pickle.loads(pickle.dumps(records))
     for first, end in itertools.combinations_with_replacement(range(len(expected) + 1), 2):
-        assert [*records.keys(range(first, end))] == expected[first:end], (first, end)
-    assert [*sent.keys(range(len(expected)))] == expected
+        assert [*keys_of(records, range(first, end))] == expected[first:end], (first, end)
+    assert [*keys_of(sent, range(len(expected)))] == expected
 
 
 def test_samples_are_found_by_their_keys_and_no_others(records: Records) -> None:
@@ -183,7 +255,7 @@ def test_samples_are_found_by_their_keys_and_no_others(records: Records) -> None
     several = {key for _, key in everything[::2]}
     unknown = {"", "a", "02", "-0", "٢", "1.0", "9" * 5000, "ä", "a/"} - {key for _, key in everything}
     for keys in (several, {key for _, key in everything} | unknown, unknown, set[str]()):
-        assert sorted(records.find(keys)) == [(index, key) for index, key in everything if key in keys]
+        assert sorted(find(records, keys)) == [(index, key) for index, key in everything if key in keys]
 
 
 def test_names_with_their_shard_find_one_sample(records: Records) -> None:
@@ -201,9 +273,9 @@ def test_names_with_their_shard_find_one_sample(records: Records) -> None:
 def test_columns_are_keys_shards_and_numbers_as_they_are_read(records: Records, kind: str) -> None:
     if kind in WITHOUT_COLUMNS:
         with pytest.raises(ConfigError, match=r"where: (is for prepared data sets|needs our index)"):
-            records.sample_columns()
+            columns_of(records)
         return
-    columns = records.sample_columns()
+    columns = columns_of(records)
     found: list[tuple[int, str, str, int]] = []
     for indices, values in columns.batches([columns.key, columns.shard, INDEX]):
         read = (values[path].to_pylist() for path in (columns.key, columns.shard, INDEX))
@@ -215,11 +287,11 @@ def test_columns_are_keys_shards_and_numbers_as_they_are_read(records: Records, 
 
 def test_a_number_below_all_selections_leads_back(records: Records) -> None:
     below = stored_records(records)
-    stored = [stored_number(records, index) for index in range(records.num_samples)]
-    assert stored == sorted(set(stored)) and (records is not below or stored == [*range(records.num_samples)])
+    stored = [stored_number(records, index) for index in range(count_samples(records))]
+    assert stored == sorted(set(stored)) and (records is not below or stored == [*range(count_samples(records))])
     numbers = {number: index for index, number in enumerate(stored)}
-    assert [selected_number(records, number) for number in range(below.num_samples)] == [
-        numbers.get(number) for number in range(below.num_samples)
+    assert [selected_number(records, number) for number in range(count_samples(below))] == [
+        numbers.get(number) for number in range(count_samples(below))
     ]
     reader = below.reader()
     assert [reader.read(number, ()).key for number in stored] == [sample.key for sample in samples_of(records)]
@@ -227,7 +299,7 @@ def test_a_number_below_all_selections_leads_back(records: Records) -> None:
 
 def test_no_sample_is_forgotten_where_there_are_no_lists(records: Records) -> None:
     forgotten = withheld(records)
-    assert not forgotten and not any(index in forgotten for index in range(records.num_samples))
+    assert not forgotten and not any(index in forgotten for index in range(count_samples(records)))
 
 
 def test_they_can_be_joined_to_themselves_or_say_why_not(records: Records, kind: str, tmp_path: Path) -> None:
@@ -235,33 +307,33 @@ def test_they_can_be_joined_to_themselves_or_say_why_not(records: Records, kind:
         return rows(make_join(tmp_path / "own", [JoinMember(records, "error")] * 2, num_workers=1))
 
     keys = Counter(sample.key for sample in samples_of(records))
-    if kind == "unprepared tars" or records.join_problem is not None:
+    if kind == "unprepared tars" or join_problem(records) is not None:
         with pytest.raises(ConfigError) as refused:
             made()
-        assert str(refused.value) == records.join_problem or "run `bridge-data prepare" in str(refused.value)
+        assert str(refused.value) == join_problem(records) or "run `bridge-data prepare" in str(refused.value)
     elif any(count > 1 for count in keys.values()):
         with pytest.raises(DatasetError, match="duplicate key: ") as repeated:
             made()
-        assert records.repeated_keys_fix and str(repeated.value).endswith(records.repeated_keys_fix)
+        assert fix_repeated_keys(records) and str(repeated.value).endswith(fix_repeated_keys(records))
     else:
-        assert made() == [[index, index] for index in range(records.num_samples)]
+        assert made() == [[index, index] for index in range(count_samples(records))]
 
 
 def test_what_has_no_list_of_keys_says_why(tmp_path: Path) -> None:
     records = without_some(tmp_path / "a", "index.bridge", "index.sqlite")
-    assert sorted(records.find({"3", "5", "7"})) == [(0, "7"), (3, "3")]  # searched one by one
+    assert sorted(find(records, {"3", "5", "7"})) == [(0, "7"), (3, "3")]  # searched one by one
     with pytest.raises(DatasetError, match=r"no index of its keys; run `bridge-data prepare .* --tar-index-only`"):
-        next(records.keys(range(1)))
+        next(keys_of(records, range(1)))
     dataset(tmp_path / "b", [["1"]])
     database = tmp_path / "a" / ".nv-meta" / "index.sqlite"
     (tmp_path / "b" / ".nv-meta" / "index.sqlite").rename(database)
     with pytest.raises(DatasetError, match=r"the index knows \d samples in \d.tar, but the metadata \d; run"):
-        [*narrowed(tmp_path / "a").keys(range(2))]
+        [*keys_of(narrowed(tmp_path / "a"), range(2))]
     database.write_bytes(b"x" * 5000)
     with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read: file is not a database; run"):
-        next(narrowed(tmp_path / "a").keys(range(2)))
+        next(keys_of(narrowed(tmp_path / "a"), range(2)))
     keys = table_of({"__key__": pa.array(["a", "b", "c", None], pa.string()), "n": list(range(4))})
     records = opened(write_parquet(tmp_path / "t.parquet", keys, per_group=2))
-    assert [*records.keys(range(2))] == ["a", "b"]
+    assert [*keys_of(records, range(2))] == ["a", "b"]
     with pytest.raises(DatasetError, match=r"t.parquet: row 3 has no __key__"):
-        list(records.keys(range(4)))
+        list(keys_of(records, range(4)))
