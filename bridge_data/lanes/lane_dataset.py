@@ -46,7 +46,7 @@ from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "passes")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -105,7 +105,7 @@ class LaneDataset:
         if any(source.withheld for source in plan.sources):
             kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
             self.extras = (kind.of_data(plan.sources, self.order.source_names),)
-        self.work()  # raises for contradictory hooks here rather than in a worker
+        _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
 
@@ -147,7 +147,7 @@ class LaneDataset:
     @property
     def may_multiply(self) -> bool:
         """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
-        return self.work().may_multiply
+        return self._unused_work.may_multiply
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -163,7 +163,7 @@ class LaneDataset:
 
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
-        of_samples = () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
+        of_samples = () if self._unused_work.is_plain else ("torch", "numpy.random", "PIL.Image")
         return *of_samples, *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:
@@ -363,6 +363,11 @@ class LaneDataset:
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
         return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
+
+    @functools.cached_property
+    def _unused_work(self) -> Assembly:
+        """Knows what the hooks are, and calls none."""
+        return self.work()
 
     def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
         """Makes samples of any lane of the job, inside these wrappers, by default its own."""
