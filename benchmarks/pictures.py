@@ -193,7 +193,7 @@ def measure_state() -> dict[str, Any]:
 
 def _megabytes(dataset: LaneDataset, states: Sequence[Any], num_lanes: int) -> float:
     lanes = {lane: states[lane % len(states)] for lane in range(num_lanes)}
-    job = dataclasses.replace(dataset.new_state(num_lanes), lanes=lanes, next_slot=num_lanes * STATE_BATCHES)
+    job = dataclasses.replace(dataset.new_state(num_lanes), lanes=lanes, micro_batch_index=num_lanes * STATE_BATCHES)
     return len(json.dumps(job.to_dict())) / 1e6
 
 

@@ -22,6 +22,7 @@ from PIL import Image
 from bridge_data import DefaultTaskEncoder, SampleDecoder, WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger import sums_of
 from tests.prepared import write_dataset
 
 NUM_PHOTOS, PER_SHARD, WIDTH, HEIGHT = 4_000, 200, 160, 120
@@ -56,7 +57,7 @@ def write_photos(folder: Path) -> None:
 
 
 def loader_of(path: Path, num_workers: int, encoder: DefaultTaskEncoder[Any, Any, Any, Any]) -> SavableDataLoader:
-    """The loader of these photos."""
+    """The loader of these photos, with a ledger."""
     dataset = get_train_dataset(
         path,
         worker_config=WorkerConfig(0, 1, num_workers, num_lanes=8),
@@ -65,7 +66,8 @@ def loader_of(path: Path, num_workers: int, encoder: DefaultTaskEncoder[Any, Any
         max_samples_per_sequence=100,
         task_encoder=encoder,
     )
-    return get_savable_loader(dataset, max_worker_restarts=10)
+    ledger = path.parent / f"ledger-{num_workers}"
+    return get_savable_loader(dataset, max_worker_restarts=10, ledger_path=ledger)
 
 
 def measure() -> dict[str, Any]:
@@ -79,7 +81,8 @@ def measure() -> dict[str, Any]:
     found: dict[str, Any] = {"batches": [], "trainer_MB": [], "workers_MB": [], "files": [], "kills": [], "resumes": []}
     state: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
+        path = Path(folder) / "photos"
+        path.mkdir()
         write_photos(path)
         for first in range(0, BATCHES, RESUME_EVERY):
             with loader_of(path, 2, Photos()) as loader:
@@ -103,7 +106,7 @@ def measure() -> dict[str, Any]:
             for _ in itertools.islice(undisturbed, BATCHES):
                 pass
             expected = undisturbed.save_state_rank()
-    sums = [LoaderState.from_dict(one).sums() for one in (state, expected)]
-    if sums[0] != sums[1]:
+    sums = [sums_of(LoaderState.from_dict(one)) for one in (state, expected)]
+    if sums[0] is None or sums[0] != sums[1]:
         raise RuntimeError("the samples differ from those of an undisturbed run")
     return found | {"samples": sums[0].samples}

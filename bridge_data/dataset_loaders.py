@@ -1,6 +1,6 @@
 """Data sets as Python objects: from a path, or declared in a dict.
 
-Enters: a path, or the content of a metadataset's YAML. Leaves: a `DatasetLoaderInterface`, whose split parts can be
+Reads a path, or the content of a metadataset's YAML. Returns a `DatasetLoaderInterface`, whose split parts can be
 planned (`get_datasets`), listed without opening anything (`traverse`) or prepared (`prepare`). `get_train_dataset` and
 `get_val_dataset` take it instead of a path. The names are Energon's.
 """

@@ -108,7 +108,13 @@ DAMAGED_STATE = "the state was edited or damaged: take an older checkpoint"
 
 
 class SkipSample(Exception):
-    """Raised by user code to skip the current sample (or batch); skips are counted."""
+    """Raised by user code to skip the current sample (or batch); skips are counted.
+
+    >>> def encode_sample(sample):
+    ...     if len(sample.text) < 100:
+    ...         raise SkipSample("its text is short")
+    ...     return sample
+    """
 
 
 IgnoreSample = SkipSample
@@ -172,7 +178,11 @@ def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | Non
 
 
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
-    """Stop the run at the first failure."""
+    """Stop the run at the first failure.
+
+    >>> from bridge_data import WorkerConfig
+    >>> config = WorkerConfig(rank=0, world_size=1, num_workers=0, global_error_handler=reraise_exception)
+    """
     raise error
 
 

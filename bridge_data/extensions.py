@@ -1,6 +1,7 @@
 """How the core finds what is not in it: plug-ins of this package, then those of other packages.
 
-Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `features`) and a name. Returns the
+Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `extras`, `recorders`,
+`features`) and a name. Returns the
 object that a plug-in offers under it. Raises `ConfigError` if nobody does.
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it

@@ -7,24 +7,24 @@ Add with `+=` a number that was computed before: CPython switches threads only a
 and it takes 30 ns.
 """
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
 
 
 class ProcessCounts:
     """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images decoded,
-    those of them that are damaged, and those of which only the first frame was taken; samples that were in the memo and
-    that were not, and the bytes read of it; nanoseconds that reads of objects took.
+    those of them that are damaged, and those of which only the first frame was taken; nanoseconds that reads of objects
+    took; and `others`, which plug-ins count by names of their own.
     """
 
     __slots__ = (
-        *("memo_bytes", "num_bytes", "num_damaged_images", "num_first_frames", "num_images"),
-        *("num_memo_hits", "num_memo_misses", "num_retries", "store_ns"),
+        *("num_bytes", "num_damaged_images", "num_first_frames", "num_images", "num_retries", "others", "store_ns"),
     )
 
     def __init__(self) -> None:
         self.num_bytes = self.num_images = self.num_retries = self.store_ns = 0
         self.num_damaged_images = self.num_first_frames = 0
-        self.num_memo_hits = self.num_memo_misses = self.memo_bytes = 0
+        self.others: collections.Counter[str] = collections.Counter()
 
     def saved(self) -> tuple[int, int, int, int, int, int]:
         """Bytes, images, retries, damaged images, first frames and nanoseconds, for `restore`."""
@@ -53,12 +53,9 @@ class ProcessCounts:
             self.num_first_frames -= first
         return taken
 
-    def take_memo(self) -> tuple[int, int, int]:
-        """Hits, misses and bytes of the memo that were not taken yet."""
-        taken = hits, misses, read = self.num_memo_hits, self.num_memo_misses, self.memo_bytes
-        self.num_memo_hits -= hits
-        self.num_memo_misses -= misses
-        self.memo_bytes -= read
+    def take_others(self) -> Mapping[str, int]:
+        """Counts of plug-ins that were not taken yet."""
+        taken, self.others = self.others, collections.Counter()
         return taken
 
 

@@ -1,10 +1,13 @@
 """What `replace_energon` has set for this process: a program written for Megatron-Energon runs on this package.
 
-Enters: the settings, once. Leaves: one frozen `Replacement`, which worker processes get, too. Whatever works otherwise
-for such a program asks `replacement()`; without the call, everything is as it is documented for this package.
+The settings are one frozen `Replacement`, which worker processes get, too. Whatever works otherwise for such a program
+asks `replacement()`; without the call, everything is as it is documented for this package.
 """
 
 import dataclasses
+
+ENERGON_VERSION = "7.4.1"
+"""The release of Energon whose names, behaviour and formats this package has."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,6 @@ def replacement() -> Replacement:
 
 
 def set_replacement(settings: Replacement) -> None:
-    """Let these be the settings of this process; `bridge_data.energon.replacing` calls it."""
+    """Let these be the settings of this process; `import_hook.install` calls it."""
     global _current
     _current = settings

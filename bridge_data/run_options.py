@@ -146,6 +146,9 @@ class TrainingOptions(DatasetOptions):
 class Memo:
     """Where encoded samples are kept for all jobs, ranks and epochs on this machine that ask for them again.
 
+    >>> Memo("/dev/shm/run", version="1", max_bytes=4 << 30).version
+    '1'
+
     Raises:
         ConfigError: if there is no version, or a number is out of range.
     """
@@ -179,6 +182,9 @@ class Memo:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayWorkers:
     """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
+
+    >>> RayWorkers(num_actors=4, resources={"decoding": 1}).address
+    'auto'
 
     Raises:
         ConfigError: if a number is out of range.
@@ -258,7 +264,8 @@ class LoaderConfig:
     per step."""
     ledger_path: str | Path | None = None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
-    (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
+    (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
+    one of them; the DataModule does."""
     checkpoint_every_sec: float | None = None
     """No effect: see `bridge_data.options`."""
     checkpoint_every_min_n_samples: int | None = None
@@ -269,10 +276,6 @@ class LoaderConfig:
     """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
-        for name in ("start_method", "ends"):
-            value = getattr(self, name)
-            if isinstance(value, str) and value in _DELETED_CHOICES:
-                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {_DELETED_CHOICES[value]}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
@@ -374,19 +377,6 @@ class TrainerOptions:
             )
 
 
-DELETED = {
-    "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
-    "from which the run takes them again"
-}
-"""Options of earlier versions, and what to do instead."""
-
-_DELETED_CHOICES = {
-    "fork": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",
-    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
-    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
-}
-"""The same of choices of options."""
-
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
 """Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""
 
@@ -431,10 +421,6 @@ class RunOptions:
         """The same with these options. Errors as of `of`."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
-            if name in DELETED:
-                if value:
-                    raise ConfigError(f"{name}={value!r}: {DELETED[name]}")
-                continue
             if name not in PART_OF:
                 raise unknown_option(owner, name, PART_OF)
             parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value

@@ -1,6 +1,6 @@
 """Real data for the demo: crops of photos that pip packages ship, with captions and with questions.
 
-Enters: an empty folder. Leaves: two prepared data sets beneath it, and the YAML that blends them.
+Writes two prepared data sets into an empty folder, and the YAML that blends them.
 
     captions/raw    caption000000.jpg + .txt      "a grey crop of the cat, from the top left, dark"
     captions/tars   the same, converted

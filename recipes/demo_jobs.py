@@ -1,8 +1,8 @@
 """Launch, watch, kill and reap training jobs.
 
-Enters: a torchrun command line and the folder of its logs. Leaves: the exit status, and no process. A job has a
-process group of its own and writes to a file, so that nothing it leaves behind can hold our terminal; processes that
-ranks leave behind (a SIGKILL orphans the helpers of a rank) become our children, and are killed by their ids.
+Reads a torchrun command line, and the folder of its logs. Returns the exit status, and leaves no process behind. A job
+has a process group of its own and writes to a file, so that nothing it leaves behind can block our terminal. Processes
+that ranks leave behind (a SIGKILL orphans the helpers of a rank) become our children, and are killed by their ids.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """A small local tokenizer, trained on the demo's own text: nothing is downloaded.
 
-Enters: texts. Leaves: a folder that `transformers.AutoTokenizer` loads, with special tokens and a chat template that
-marks what the assistant says, so that the loss can be taken on answers only.
+Reads texts. Writes a folder that `transformers.AutoTokenizer` loads, with special tokens and a chat template that marks
+what the assistant says, so that only answers have a loss.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """A model of transformers under Megatron: megatron-core's GPT as the language model, its own tower for images.
 
-Enters: token ids with a run of placeholder tokens for each image or video, the media of the batch, the number of each
-position's sequence in the pack, and of Qwen-VL the three positions of each token (mRoPE). Leaves: the loss of each
+Reads token ids with a run of placeholder tokens for each image or video, the media of the batch, the number of each
+position's sequence in the pack, and of Qwen-VL the three positions of each token (mRoPE). Returns the loss of each
 token. It runs under tensor, pipeline and context parallelism, on the CPU as well as on CUDA. The first pipeline stage
 has the tower (the same on all tensor-parallel ranks), the last one the loss.
 """

@@ -1,8 +1,8 @@
 """A language model of transformers as megatron-core's GPT: its sizes, and its weights for one rank.
 
-Enters: a decoder of the Llama kind (Llama, Mistral, Qwen2, that of Qwen-VL), and the process groups of this rank.
-Leaves: the `TransformerConfig` of the same model, and the weights of this rank's pipeline stage and tensor-parallel
-slice by their names in `GPTModel`. Guarantee: both models give the same losses, except for rounding.
+Reads a decoder of the Llama kind (Llama, Mistral, Qwen2, that of Qwen-VL), and the process groups of this rank. Returns
+the `TransformerConfig` of the same model, and the weights of this rank's pipeline stage and tensor-parallel slice by
+their names in `GPTModel`. Both models give the same losses, except for rounding.
 """
 
 from typing import TYPE_CHECKING, Any

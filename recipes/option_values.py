@@ -1,7 +1,7 @@
 """Values of `data` and `loader` of a recipe as the options of a run take them.
 
-Enters: a value of a YAML, of the command line, or of `${oc.env:NAME}`, which is always text. Leaves: the value of the
-option's type: `4` of `"4"`, False of `"false"`. Guarantee: a value of another type is refused by the option's name.
+Reads a value of a YAML, of the command line, or of `${oc.env:NAME}`, which is always text. Returns the value in the
+option's type: `4` of `"4"`, False of `"false"`. Raises an error that names the option for a value of another type.
 """
 
 import dataclasses

@@ -1,12 +1,12 @@
 """A recipe: all settings of a run, from the model to the trainer, out of YAML files and `key=value` arguments.
 
-Enters: the name of a recipe, a file `families/NAME.yaml` which reads as model, data, tokenizer, image processor, task
-encoder, training; a YAML of the user, of the same shape or part of it; arguments like `data.seq_length=512`. Each
-changes the one before. Leaves: a `Recipe`, checked, whose `build_...` methods make its parts. Guarantees: an unknown
-key is an error that names the nearest one; nothing heavy is imported, and nothing loaded, until something is built.
+Reads the name of a recipe, which is a file `families/NAME.yaml` (model, data, tokenizer, image processor, task encoder,
+training); a YAML of the user, of the same shape or part of it; and arguments like `data.seq_length=512`. Each changes
+the one before. Returns a checked `Recipe`, whose `build_...` methods make its parts. Nothing heavy is imported, and
+nothing loaded, until something is built. Raises an error that names the nearest known key for an unknown one.
 
 A part that is `pretrained` is a folder that `save_pretrained` wrote, or an id of the hub at a `revision` (None: the
-newest); `tiny` in its place is a small part of the same family, made on the spot.
+newest); `tiny` instead is a small part of the same family, made on the spot.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.options import check_integer, path_text
-from bridge_data.run_options import DELETED, PART_OF, RunOptions
+from bridge_data.run_options import PART_OF, RunOptions
 from bridge_data.storage.locations import COPY_IT, output_on_disk
 from recipes import task_encoders
 from recipes.option_values import OWN_KINDS, option_value
@@ -424,7 +424,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
         if inner and value is not None and not isinstance(value, Mapping):
             shown = f"{key}.path" if f"{key}.path" in inner else inner[0]
             raise ConfigError(f"{where}: {key}: got {value!r}, expected a mapping of settings, such as {shown}")
-        is_option = section in ("data", "loader") and name.partition(".")[0] in {*PART_OF, *DELETED}
+        is_option = section in ("data", "loader") and name.partition(".")[0] in PART_OF
         is_argument = section == "encoder" and not has_ours
         if not (inner or is_option or is_argument or any(key == one or key.startswith(f"{one}.") for one, _ in known)):
             raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, names)}")

@@ -1,9 +1,9 @@
 """Task encoders by name, `package.module:Name`, with arguments from YAML or the command line; those of our families.
 
-Enters: the name of a class, or of a function that makes an encoder; its arguments, as plain values; and what every
-recipe has (tokenizer, image processor, sequence length), which is passed to parameters of these names. Leaves: the task
-encoder. Guarantee: an argument that is unknown or of another type is refused by its name. An argument for a parameter
-that is a dataclass is a mapping of its fields.
+Reads the name of a class, or of a function that makes an encoder; its arguments, as plain values; and what every recipe
+has (tokenizer, image processor, sequence length), which is passed to parameters of these names. Returns the task
+encoder. An argument for a parameter that is a dataclass is a mapping of its fields. Raises an error that names the
+argument if it is unknown or of another type.
 
 The functions here are the `task_encoder` of our recipes; nothing heavy is imported until one is called.
 """

@@ -2,9 +2,11 @@
 
 import gc
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -17,8 +19,8 @@ from tests.object_store import Bucket, Server, environment
 
 # `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew,
 # and more. `make test-fast` draws fewer. A test may say how many it draws.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
-hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, max_examples=20)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
+hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, max_examples=15)
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"
 hypothesis.settings.load_profile(os.environ.get("BRIDGE_DATA_PROFILE", PROFILE))
@@ -49,19 +51,40 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+class WorkerServer:
+    """Keeps the process alive that starts the workers of all loaders: a loader that stays open keeps it. Loaders share
+    it only while all is the same that workers inherit, and a package that a test imports may change that for good."""
+
+    def __init__(self) -> None:
+        self._loader: SavableDataLoader | None = None
+        self._inherited: Any = None
+
+    def be_there(self) -> None:
+        """Be there for loaders that are opened now; a test may have killed it."""
+        inherited = dict(os.environ), Path.cwd(), [*sys.path], [*sys.argv], os.sched_getaffinity(0)
+        if self._loader is None or inherited != self._inherited:
+            self.close()
+            self._loader = get_loader(Streams(config(1, 1), size=1), max_worker_restarts=1_000)
+            self._inherited = inherited
+        next(iter(self._loader))
+        assert self._loader.wait_for_workers()
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+
 @pytest.fixture(scope="session")
-def one_worker() -> Iterator[SavableDataLoader]:
-    """A loader that stays open, and with it the process that starts the workers of all loaders."""
-    with get_loader(Streams(config(1, 1), size=1), max_worker_restarts=1_000) as loader:
-        yield loader
+def one_worker_server() -> Iterator[WorkerServer]:
+    server = WorkerServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def worker_server(one_worker: SavableDataLoader) -> None:
-    """The process that starts the workers of all loaders is there, as each would import torch anew; a test may have
-    killed it."""
-    next(iter(one_worker))
-    assert one_worker.wait_for_workers()
+def worker_server(one_worker_server: WorkerServer) -> None:
+    """The process that starts the workers of all loaders is there, as each would import torch anew."""
+    one_worker_server.be_there()
 
 
 @pytest.fixture(scope="session")

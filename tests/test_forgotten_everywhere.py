@@ -497,7 +497,7 @@ def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_versio
         return loader.save_state_rank()
 
     def versions(state: Any) -> list[int]:
-        return [number for _, lists in state["extras"]["forgotten"]["data"] for [[number, _]] in lists.values()]
+        return [number for _, lists in state["extras"]["withheld"]["data"] for [[number, _]] in lists.values()]
 
     forget_samples(own, ["data-0002.tar:000050"], "asked for")
     first = opened()

@@ -1,5 +1,5 @@
 """What was saved must be read by every later version: the data of `golden/data.zip`, prepared in November 2026, and
-states of format 3 saved then. Pinned are the identity of every kind of data, the files that `prepare` makes, the state
+states of format 4 saved then. Pinned are the identity of every kind of data, the files that `prepare` makes, the state
 after some batches of each kind of run, the batches that follow on any number of ranks, and their restore keys.
 
 Never change these files to make a test pass: runs could not be resumed. `python -m tests.test_golden_states` adds what
@@ -39,7 +39,7 @@ from tests.properties.jobs import Encoder, GroupingEncoder
 
 MODULE = "tests.test_golden_states"
 GOLDEN = Path(__file__).parent / "golden"
-FILE = GOLDEN / "states_v3.json"
+FILE = GOLDEN / "states_v4.json"
 
 KINDS = ("tars", "lines.jsonl", "rows.parquet", "saved", "joined.yaml", "blend.yaml", "chosen.yaml", "memory")
 """What is opened, by its name in the folder of the data."""

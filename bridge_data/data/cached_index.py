@@ -276,9 +276,9 @@ def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None
             num_samples += len(Segment.of(segment))
         raise_faults(errors, len(tars.names))
         if not num_samples:
-            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.told())}")
+            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.messages())}")
         index.finish(index.content_uuid())
-    for note in notes.told():
+    for note in notes.messages():
         logger.warning("%s: %s", tars.path, note)
     seconds = time.monotonic() - started
     logger.info("%s: %d samples were indexed in %.1f s: %s", tars.path, num_samples, seconds, path)

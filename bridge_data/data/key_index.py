@@ -70,7 +70,7 @@ class SharedKeys(NamedTuple):
         ((num_keys, key),) = database.rows(_SHARED)
         return cls(num_keys, key, tuple(row[0] for row in database.rows(_SAMPLE, key))) if num_keys else None
 
-    def told(self, shard_names: Sequence[str]) -> str:
+    def in_words(self, shard_names: Sequence[str]) -> str:
         """`2 keys occur in several shards, such as '0001' in a.tar and b.tar`."""
         first, *_, last = self.shards
         more = f" and {len(self.shards) - 2} more" if len(self.shards) > 2 else ""

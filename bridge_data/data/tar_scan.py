@@ -72,7 +72,7 @@ class ScanNotes:
         """The example of a kind; None if there is no such remark."""
         return self._examples.get(kind)
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """A line for each kind."""
         return [
             text.format(count=f"{self._counts[kind]:,}", example=self._examples[kind])

@@ -1,8 +1,8 @@
 """The global batch size of each step: constant, or with a ramp at the beginning.
 
-Enters: the global batch size, and the ramp to it. Leaves: the global batch size and the step after a number of consumed
-samples. Guarantee: the sizes are those of Megatron's `num_microbatches_calculator`. They depend only on the samples
-consumed, so a run can resume at any step on any number of ranks.
+Reads the global batch size, and the ramp to it. Returns the global batch size and the step after a number of consumed
+samples. The sizes are those of Megatron's `num_microbatches_calculator`. They depend only on the samples consumed, so a
+run can resume at any step on any number of ranks.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
 """The data of a Megatron-Bridge run: its settings (the `dataset` of a `ConfigContainer`), and the loaders made of them.
 
-Enters: plain settings, from a recipe, a YAML file or the command line; then Bridge's context for building data sets.
-Leaves: the same settings, checked; the loaders for training and validation, which Bridge wraps into its
-`RerunDataIterator`. Guarantees: each setting has an effect, or is refused with the reason; if Bridge is installed, they
-are also settings of its own class, so that it checks and derives the same for them; the loaders save and restore with
-Bridge's checkpoints. Importing this module imports nothing of Bridge; only making a config does.
+Reads plain settings, from a recipe, a YAML file or the command line; then Bridge's context for building data sets.
+Returns the same settings, checked, and the loaders for training and validation, which Bridge wraps into its
+`RerunDataIterator`; they save and restore with Bridge's checkpoints. Each setting has an effect, or is refused with the
+reason. If Bridge is installed, the settings are also of its own class, so that it checks and derives the same for them.
+Importing this module imports nothing of Bridge; only making a config does.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from bridge_data.datamodule.encoder_settings import check_beside
-from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
 from bridge_data.storage.locations import COPY_IT, output_on_disk
@@ -99,6 +98,8 @@ def build_bridge_encoder(config: Any) -> TaskEncoder[Any, Any, Any, Any]:
     Raises:
         ConfigError: if they have already been imported with Energon itself.
     """
+    from bridge_data.import_hook import replace_imports  # here: few jobs need it
+
     replace_imports()
     encoder = importlib.import_module(_BUILDERS).build_energon_task_encoder(config)
     if not isinstance(encoder, TaskEncoder):

@@ -1,8 +1,8 @@
 """Settings of task encoders that a front takes beside a ready one: tokenizer, image processor, lengths, sample config.
 
-Enters: a task encoder, and settings given next to it. Leaves: nothing, or a ConfigError. Guarantee: what a user gives
-is what the encoder has, or is refused; a setting that the encoder does not name is told once. Tokenizers and image
-processors are compared by what they do, so one opened twice from a folder is the same.
+Reads a task encoder, and the settings given next to it. Raises a ConfigError if the encoder has another value for one;
+logs once each setting that the encoder does not name. Tokenizers and image processors are compared by what they do, so
+one opened twice from a folder is the same.
 """
 
 import json

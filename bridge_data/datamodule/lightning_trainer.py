@@ -1,9 +1,8 @@
 """Data in a Lightning `Trainer`: its settings, its progress, and the callback that logs metrics.
 
-Enters: the trainer and the batch sizes of the DataModule; the trainer's steps. Leaves: the number of batches it has
-trained on, and of batches it overfits; scalars `data/NAME` in each of its loggers (TensorBoard, CSV, W&B).
-Guarantee: a trainer whose steps are not those of the DataModule, or which never ends
-though it is told to, is refused.
+Reads the trainer and the batch sizes of the DataModule, and the trainer's steps. Returns the number of batches it has
+trained on, and of batches it overfits; logs scalars `data/NAME` to each of its loggers (TensorBoard, CSV, W&B). Raises
+a ConfigError for a trainer whose steps are not those of the DataModule, or which would never end though it is told to.
 """
 
 import dataclasses

@@ -221,7 +221,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The samples (with packing: packs) of the whole job that were consumed before this run."""
         if self.train_dataloader_object is not None:
             return int(self.train_dataloader_object.first_micro_batch * self.micro_batch_size)
-        return 0 if self._loaded_state is None else self._loaded_state.next_slot * self.micro_batch_size
+        return 0 if self._loaded_state is None else self._loaded_state.num_handed_out * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
         """Micro-batches of a rank of `worker_config` per step; with `rampup_batch_size`, after the ramp.

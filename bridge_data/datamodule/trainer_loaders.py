@@ -1,10 +1,10 @@
 """The loaders as trainers use them: training is endless, and saved and restored for all ranks at once; every evaluation
 starts at the first sample.
 
-Enters: a loader. Leaves, for training: its batches, endlessly. Guarantees: the state of rank 0 has all lanes of the
-job, so any number of ranks can be restored from it. It is the position after the last batch delivered, even if
-the consumer prefetches. Batches that were prefetched and never delivered come again. Leaves, for validation: one pass
-at a time for Lightning, batches without end for Megatron, which only calls `next`.
+Reads a loader. Returns, for training, its batches, endlessly. The state of rank 0 has all lanes of the job, so any
+number of ranks can be restored from it. It is the position after the last batch delivered, even if the consumer
+prefetches: batches that were prefetched and never delivered come again. Returns, for validation, one pass at a time for
+Lightning, batches without end for Megatron, which only calls `next`.
 """
 
 import collections
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bridge_data.datamodule.parallel import BackgroundLoader, RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_same_lists, distribute_state, gather_state
+from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_state
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.collation import with_tensors
 
@@ -119,7 +119,8 @@ class EnergonDataloader(Iterator[Any]):
                 "if this was one, the trainer's steps are not those of global_batch_size and rampup_batch_size",
                 stacklevel=2,
             )
-        return gather_state(own, self.dataloader.dataset.worker_config).to_dict()
+        dataset = self.dataloader.dataset
+        return gather_state(own, dataset.worker_config, dataset.extras).to_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
@@ -137,17 +138,16 @@ class EnergonDataloader(Iterator[Any]):
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
-                if lanes are missing and no rank has the whole state, or if they have found different lists of forgotten
-                samples.
+                if lanes are missing and no rank has the whole state, or if what they have found beside it differs.
         """
         dataset = self.dataloader.dataset
-        check_same_lists({} if dataset.forgotten is None else dataset.forgotten.lists, dataset.worker_config)
+        check_agreement(dataset.extras, dataset.worker_config)
         own = distribute_state(state, dataset.worker_config)
         strict = self._strict if strict is None else strict
         if not strict:
             self._check_batch_size(own)
         self._restore(own, strict=strict)
-        self.first_micro_batch = own.next_slot
+        self.first_micro_batch = own.num_handed_out
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""

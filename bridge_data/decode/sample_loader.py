@@ -1,11 +1,11 @@
 """Sample loaders: read and decode sample i of a source.
 
 Reads the index of a sample. Returns a `Sample` with the fields of the field map; a `CrudeSample` with all parts; or
-what the source's own sample loader returns. Only parts that are needed are read and decoded; a sample depends on the
-data and the index alone.
+what the source's own sample loader returns. Only parts that are needed are read and decoded. A sample depends on the
+data and the index alone. Raises a `SampleError` that names the sample, the part and the field.
 
 Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
-field (`field_types`), unless the user decodes its part. The caller, who knows epoch and part, sets
+field (`field_types`), unless the user decodes its part. The caller, which knows epoch and part, sets
 `__restore_key__`.
 """
 

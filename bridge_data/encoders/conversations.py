@@ -4,8 +4,8 @@
                        captioning, VQA and text samples of any other origin ────────┴ conversation_of ─▶ Conversation
 
 `cook_conversation` reads the shapes in which people store chats: the part `json`, such as a line of a JSONL file, or
-without one the columns of a table. Guarantee: what would change the conversation and is not supported is a
-`SampleError`, never dropped silently; `chat_fields` knows what fields say.
+without one the columns of a table. What would change the conversation and is not supported is a `SampleError`, never
+dropped silently; `chat_fields` has the meaning of each field.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
@@ -19,11 +19,11 @@ and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
-What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
-of pictures.
+Settings of one (`fps`, `max_pixels`: see `visual_settings`) make it a `Visual`. A video may be a list or a folder of
+pictures.
 
-`conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
-without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
+The text that `conversation_of` returns has as many placeholders as there are images, in their order. A sample without
+anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
 import contextlib
@@ -66,6 +66,13 @@ class ConversationSample(Sample):
     the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
     or (3, H, W) tensors, uint8 or float32 in 0..1; or a `Visual` of one. `tools` are JSON schemas of what the assistant
     may call.
+
+    >>> sample = ConversationSample(
+    ...     __key__="0.tar/7",
+    ...     messages=[{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}],
+    ... )
+    >>> sample.messages[1]["content"]
+    '2'
     """
 
     messages: list[dict[str, Any]]
@@ -118,6 +125,13 @@ def cook_conversation(
     videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that
     are named, in that order. `stores` are the auxiliary data: one store, or of several the one called `images` or
     `videos`. The placeholders are those of the encoder.
+
+    >>> from bridge_data import DefaultTaskEncoder
+    >>> class Encoder(DefaultTaskEncoder):
+    ...     cookers = [Cooker(cook_conversation)]
+    >>> row = {"conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]}
+    >>> cook_conversation(CrudeSample({"__key__": "0.tar/7", "json": row})).messages
+    [{'role': 'user', 'content': '1 + 1?'}, {'role': 'assistant', 'content': '2'}]
 
     Raises:
         SampleError: if it holds no turns, or something that a conversation cannot hold.

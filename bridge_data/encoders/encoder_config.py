@@ -59,6 +59,9 @@ class SamplePolicies:
     "split": several samples, cut after answers, without what comes before them; a turn that is too long by itself is
     truncated).
 
+    >>> SamplePolicies(overlong="split", roles_out_of_order="skip").overlong
+    'split'
+
     Raises:
         ConfigError: for an unknown policy.
     """
@@ -111,6 +114,9 @@ class ConversationTemplateConfig:
     `system` opens every conversation that has no system text of its own (None: nothing does). `roles` are who asks and
     who answers. `chat_template` replaces that of the tokenizer. `stop_string` is appended to every answer, for
     templates that append nothing.
+
+    >>> ConversationTemplateConfig(system="Answer in one word.").roles
+    ('user', 'assistant')
     """
 
     system: str | None = None
@@ -180,6 +186,9 @@ class MultiModalSampleConfig(ConversationConfig):
     image (None: the `patch_size` of the image processor). With `orientation="apply"`, encoded images are turned as
     their EXIF data say.
 
+    >>> MultiModalSampleConfig(tokens_per_image=256, pad_to_multiple_of=8).placeholder
+    '<image>'
+
     Raises:
         ConfigError: if a number is out of range, or a word unknown.
     """
@@ -210,6 +219,9 @@ class ImageLimits:
     and tiling would blow it up: `extreme_image` says what happens to its sample. With `orientation="apply"`, encoded
     images are turned as their EXIF data say.
 
+    >>> ImageLimits(max_pixels=1024 * 1024, orientation="apply").max_pixels
+    1048576
+
     Raises:
         ConfigError: if a number is out of range, or a word unknown.
     """
@@ -237,6 +249,9 @@ class FamilyConfig(ConversationConfig):
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
     work for any of them; a line break next to it is dropped if the chat template writes its own. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`.
+
+    >>> FamilyConfig(images=ImageLimits(max_image_tokens=4096), policies=SamplePolicies(overlong="skip")).placeholder
+    '<image>'
 
     Raises:
         ConfigError: if a setting is wrong.

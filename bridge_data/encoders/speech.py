@@ -68,6 +68,9 @@ class TranscriptionSample(Sample):
 def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
     """A recording of crude data: its only audio or video part, and its words in `txt`.
 
+    >>> cook_transcription(CrudeSample({"__key__": "0.tar/7", "wav": b"RIFF", "txt": "hello"})).text
+    'hello'
+
     Raises:
         SampleError: if there is no such part, or several.
     """

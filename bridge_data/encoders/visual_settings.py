@@ -189,7 +189,11 @@ def spaced(first: int, last: int, number: int) -> list[int]:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Visual:
     """An image or a video with settings of its own. `source` is what stands in a sample without them; the frames of a
-    video may be a list of pictures."""
+    video may be a list of pictures.
+
+    >>> Visual("clip.mp4", VisualSettings(fps=1.0, video_end=10.0)).settings.given
+    {'fps': 1.0, 'video_end': 10.0}
+    """
 
     source: Any
     settings: VisualSettings = NO_SETTINGS

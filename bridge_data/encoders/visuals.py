@@ -280,6 +280,9 @@ class VideoSampling:
     `default_fps` a second, unless it has a `sample_fps`. Pictures that are the frames of a video were sampled before:
     all are taken, up to `max_frames`.
 
+    >>> VideoSampling(fps=1.0, max_frames=32).min_frames
+    4
+
     Raises:
         ConfigError: if a number is out of range.
     """

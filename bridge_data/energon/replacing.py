@@ -1,36 +1,24 @@
 """`bridge_data` in place of Megatron-Energon, for code that imports `megatron.energon` and cannot be edited.
 
-Enters: what such code may trust. Leaves: a process, and workers of its loaders, in which `megatron.energon`, and each
-of its modules with a counterpart in `bridge_data.energon`, has the counterpart's names; and the `Replacement` of it. So
-the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our loaders. Where
-a default differs from Energon's in a way that its users rely on, they get Energon's.
+`replace_energon` reads what such code may trust, and makes it the `Replacement` of this process and of the workers of
+its loaders. So the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our
+loaders. Where a default differs from Energon's in a way that its users rely on, they get Energon's.
 """
 
 import dataclasses
-import importlib
-import importlib.util
 import os
-import sys
-from collections.abc import Collection, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.metadata import Distribution, DistributionFinder
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Collection
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.import_hook import install
 from bridge_data.options import check_flag, checked_names
-from bridge_data.replacement import Replacement, replacement, set_replacement
+from bridge_data.replacement import Replacement, replacement
 from bridge_data.topology import WorkerConfig
 
 TRUST_CODE_VARIABLE = "BRIDGE_DATA_TRUST_DATASET_CODE"
 TRUSTED_MODULES_VARIABLE = "BRIDGE_DATA_TRUSTED_MODULES"
 
-ENERGON_VERSION = "7.4.1"
-"""The release whose names and behaviour this package has."""
-
-_THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 
@@ -76,32 +64,6 @@ def replace_energon(
     install(settings)
 
 
-def replace_imports() -> None:
-    """Replace only the imports of Energon, for a part of a program that was written for this package.
-
-    Raises:
-        ConfigError: if Energon itself has been imported.
-    """
-    if not replacement().replaces_imports:
-        install(Replacement(replaces_imports=True))
-
-
-def install(settings: Replacement) -> None:
-    """Let these be the settings of this process, also one of those that the trainer starts.
-
-    Raises:
-        ConfigError: if Energon itself has been imported.
-    """
-    if settings.replaces_imports and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        if _THEIRS in sys.modules:
-            raise ConfigError(
-                "megatron.energon itself has been imported already, so bridge_data cannot replace it: call "
-                "bridge_data.energon.replace_energon() before the imports that need it"
-            )
-        sys.meta_path.insert(0, _Finder())
-    set_replacement(settings)
-
-
 def _shown(settings: Replacement) -> str:
     shown = ("trust_dataset_code", "trusted_modules", "gathers_states")
     return ", ".join(f"{name}={getattr(settings, name)}" for name in shown)
@@ -137,62 +99,5 @@ class EnergonWorkerConfig(WorkerConfig):
         return max(1, self.num_workers)
 
 
-_DEFAULTS: dict[str, Any] = {"WorkerConfig": EnergonWorkerConfig}
+DEFAULTS: dict[str, Any] = {"WorkerConfig": EnergonWorkerConfig}
 """What has other defaults for code that imports it from `megatron.energon`."""
-
-
-class _Finder(MetaPathFinder, Loader):
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
-            return None
-        try:
-            found = importlib.util.find_spec(name.replace(_THEIRS, _OURS, 1))
-        except ModuleNotFoundError:  # its package does not exist either
-            found = None
-        if found is None:
-            raise ModuleNotFoundError(f"bridge_data.energon has no counterpart of {name}", name=name)
-        return ModuleSpec(name, self, is_package=True)
-
-    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """Tell `importlib.metadata` of the release of Energon whose names are here: programs ask for its version."""
-        if (context.name or "").lower().replace("_", "-") == "megatron-energon":
-            yield _Energon()
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = _StandIn(spec.name)
-        if spec.name == _THEIRS:
-            vars(module)["__version__"] = ENERGON_VERSION
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: names are looked up on first use."""
-
-
-class _Energon(Distribution):
-    """What `importlib.metadata` finds as `megatron-energon`."""
-
-    def read_text(self, filename: str) -> str | None:
-        if filename != "METADATA":
-            return None
-        return f"Metadata-Version: 2.1\nName: megatron-energon\nVersion: {ENERGON_VERSION}\n"
-
-    def locate_file(self, path: Any) -> Path:
-        return Path(path)
-
-
-class _StandIn(ModuleType):
-    """The names of the module of `bridge_data.energon` with the same path, and those of `bridge_data`, which modules of
-    Energon import from one another."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("__path__", "__file__", "__wrapped__"):
-            raise AttributeError(name)
-        if name in _DEFAULTS:
-            return _DEFAULTS[name]
-        try:
-            return getattr(importlib.import_module(self.__name__.replace(_THEIRS, _OURS, 1)), name)
-        except (AttributeError, ImportError):
-            everything = importlib.import_module("bridge_data")
-            if not hasattr(everything, name):
-                raise
-            return getattr(everything, name)

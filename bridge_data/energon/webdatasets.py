@@ -199,7 +199,16 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_sample]):
 
 
 class CaptioningWebdataset(DefaultDecoderWebdatasetFactory[CaptioningSample]):
-    """A prepared folder of images with captions."""
+    """A prepared folder of images with captions.
+
+    >>> from bridge_data import CaptioningSample, ShardWriter
+    >>> from PIL import Image
+    >>> fields = {"image": "png", "caption": "txt"}
+    >>> with ShardWriter("pictures", sample_type=CaptioningSample, field_map=fields) as writer:
+    ...     writer.write({"__key__": "0", "png": Image.new("RGB", (4, 4)), "txt": "a black square"})
+    >>> CaptioningWebdataset("pictures", split_part="train", training=False, field_map=fields).build().num_samples
+    1
+    """
 
     __sample_type__ = CaptioningSample
 

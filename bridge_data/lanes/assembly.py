@@ -8,14 +8,13 @@ on the first sample.
 import functools
 import itertools
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.maker import EncodingMaker, Key, mark
 from bridge_data.lanes.observing import SampleTimes
 from bridge_data.lanes.units import Item, Pack, Unit
-from bridge_data.order import SampleRef
 from bridge_data.task import STAGES, does_something, hook_of, is_overridden
 
 PACK, BATCH = "pack", "batch"
@@ -35,7 +34,6 @@ class Assembly:
         """Numbers of the sources, by their names in restore keys."""
         self.packs = packing
         """Whether samples are packed."""
-        self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self._encoder = encoder = self.hooks.encoder
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""

@@ -1,7 +1,7 @@
 """Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
-Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
-settings or the metadata are raised here, before the first sample is read.
+Reads a path and the settings of a run. Returns one `LaneDataset`, or one for each source. Errors in the settings or the
+metadata are raised here, before the first sample is read.
 """
 
 import dataclasses
@@ -48,6 +48,15 @@ def get_train_dataset(
     `datasets`, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
     these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 
+    >>> from bridge_data import InMemoryDataset, TextSample, WorkerConfig
+    >>> dataset = get_train_dataset(
+    ...     InMemoryDataset([TextSample(__key__=str(number), text="a") for number in range(100)]),
+    ...     worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+    ...     batch_size=4,
+    ...     shuffle_buffer_size=100,
+    ...     max_samples_per_sequence=None,
+    ... )
+
     Args:
         task_encoder: the user's hooks; a `DefaultTaskEncoder` if None.
         batch_size, shuffle_buffer_size, max_samples_per_sequence, **options: `TrainingOptions` explains them all.
@@ -77,6 +86,15 @@ def get_val_dataset(
     **options: Unpack[DatasetKeywords],
 ) -> LaneDataset:
     """The validation data at `path`: every sample once, in the order of the data.
+
+    >>> from bridge_data import TextSample, WorkerConfig, get_loader
+    >>> dataset = get_val_dataset(
+    ...     {"val": [TextSample(__key__=str(number), text="a") for number in range(10)]},
+    ...     worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+    ...     batch_size=4,
+    ... )
+    >>> [len(batch.text) for batch in get_loader(dataset)]
+    [4, 4, 2]
 
     Args:
         limit: micro-batches of the whole job after which it ends; None for all.

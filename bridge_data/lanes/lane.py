@@ -15,27 +15,26 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.assembly import Assembly
-from bridge_data.lanes.maker import Key, LaneView, MakerWrapper, Parts, Trial, parts_of, wrapped
+from bridge_data.lanes.maker import LaneView, MakerWrapper, Parts, Trial, parts_of, wrapped
 from bridge_data.lanes.observing import ObservedMaker, TimedMaker
-from bridge_data.lanes.produced import CountValues, Produced
+from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
-from bridge_data.order.cursor import packed_references
+from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD, Drawn, Pending
-from bridge_data.plugins.forget.forgotten import drop_draws, drop_pending
 from bridge_data.plugins.planned.planned import ContextStep, LanePacks
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
-from bridge_data.task.hooks import FORGOTTEN, LEFT_OUT, REMEASURED, TRUNCATED
+from bridge_data.task.hooks import LEFT_OUT, REMEASURED, TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -51,7 +50,8 @@ class Lane:
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
     samples; `ahead` gets the position of the cursor. With `planned`, packs come from there, and the cursor is not
     moved. Samples are made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others
-    need, or that are needed later.
+    need, or that are needed later. `extras` leave samples out, note what was made, and save with the lane; None: there
+    are none.
     """
 
     def __init__(
@@ -65,9 +65,11 @@ class Lane:
         state: dict[str, Any] | None = None,
         ahead: ReadAhead | None = None,
         planned: LanePacks | None = None,
+        extras: LaneExtras | None = None,
         wrappers: Sequence[MakerWrapper] = (),
         trial: Callable[[Sequence[MakerWrapper]], Trial],
     ) -> None:
+        self._extras = extras
         self._planned, self._is_told, self._is_ended = planned, False, False
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._cursor, self.work, self._batching = cursor, work, batching
@@ -75,7 +77,7 @@ class Lane:
         self.number, self._num_lanes = position
         self._kept: dict[int | str, int] = collections.defaultdict(int)
         self._micro_batches = self._num_samples = self._num_read = 0
-        self._references = b""  # of what was batched last
+        self._batched: Sequence[SampleRef] = ()  # last, if extras want to know
         self._pending: Pending[Item, Unit] = Pending()
         self._sizes: dict[str, int] = {}  # of the micro-batches of each group
         self._batches_samples = batching.batch_size is not None or work.groups
@@ -87,7 +89,7 @@ class Lane:
         self._base: dict[str, Any] | None = None if state is None else state.get("pending", {}).get("base")
         """With packing: the state of the cursor from which the draws of pending items are counted."""
         self._chosen: dict[str, Any] | None = None  # the packs chosen from the buffer, as states keep them
-        upcoming = functools.partial(Upcoming, cursor, self._pending, batching, planned, work.forgotten)
+        upcoming = functools.partial(Upcoming, cursor, self._pending, batching, planned, extras)
         view = LaneView(number=self.number, times=work.times, new_upcoming=upcoming, new_trial=trial, maker=work.maker)
         self._maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
 
@@ -121,8 +123,11 @@ class Lane:
                 logger.warning("lane %d ends without a batch: all samples %s", self.number, told)
             raise
         self._micro_batches += 1
-        counts = self._counts(batch)
-        return Produced(self.number, batch, self.state(), self.take_skipped(), self._references, counts)
+        notes: dict[str, Any] = {}
+        if self._extras is not None:
+            index = (self._micro_batches - 1) * self._num_lanes + self.number
+            notes = self._extras.note(index, self._batched)
+        return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
 
     def _counts(self, batch: Any) -> CountValues:
         """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
@@ -137,10 +142,10 @@ class Lane:
         else:
             counted = [tokens_of(one) for one in batch[0].values()]
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
-        memo = COUNTS.take_memo()
+        others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
         noted = COUNTS.take_image_notes()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""
@@ -178,8 +183,10 @@ class Lane:
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self.work.packs else len(read)
             keys = self.work.keys_of(read)
-            cursor = self._cursor if self.work.batch_index_known_when_encoding else None
-            self._references = references_of(read, keys, self.work.numbers, cursor)
+            if self._extras is not None:
+                numbers, flat = self.work.numbers, [*itertools.chain.from_iterable(keys)]
+                samples = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+                self._batched = [SampleRef(numbers[name], *place) for name, *place in samples]
             return self.work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
@@ -360,8 +367,7 @@ class Lane:
             self.work.hooks.count_skip(LEFT_OUT, count, reason)
 
     def _take_planned(self, planned: LanePacks) -> None:
-        """Take the next planned pack, without samples that are forgotten now."""
-        hooks, forgotten = self.work.hooks, self.work.forgotten
+        """Take the next planned pack, without samples that are left out now."""
         try:
             pack = planned.next()
         except StopIteration:
@@ -369,11 +375,10 @@ class Lane:
             self._is_ended = True
             raise
         self._count_left_out(pack.num_left_out)
-        members, self._step = pack.members, pack.step
-        if forgotten is not None:
-            members = [ref for ref in members if ref not in forgotten]
-            if len(members) < len(pack.members):
-                hooks.count_skip(FORGOTTEN, len(pack.members) - len(members), "they are forgotten")
+        members: Sequence[SampleRef] = pack.members
+        self._step = pack.step
+        if self._extras is not None:
+            members = self._let_through(self._extras, members)
         if members or self._step is not None:
             self._pending.packs.append(items_of(members))
         if self._ahead is not None and (following := planned.upcoming()) is not None:
@@ -424,11 +429,14 @@ class Lane:
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
-        if work.forgotten is not None:
-            drawn = drop_draws(drawn, work.forgotten, work.hooks, self._survivals)
+        if self._extras is not None:
+            refs = [ref for _, ref in drawn]
+            if len(kept := self._let_through(self._extras, refs, self._survivals)) < len(refs):
+                is_kept = {*kept}
+                drawn = [pair for pair in drawn if pair[1] in is_kept]
         if not drawn:
             return
-        new, queue, kept = object.__new__, self._pending.queue, self._kept
+        new, queue, num_kept = object.__new__, self._pending.queue, self._kept
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             many = self._maker.make([ref for _, ref in drawn])
@@ -442,7 +450,18 @@ class Lane:
                 else:
                     self._count_skip(ref[0])
                     continue
-                kept[ref[0]] += 1
+                num_kept[ref[0]] += 1
+
+    def _let_through(
+        self, extras: LaneExtras, refs: Sequence[SampleRef], survivals: Survivals | None = None
+    ) -> Sequence[SampleRef]:
+        """Those of some samples that no extra leaves out; the others are counted as skips, also in `survivals`."""
+        kept = extras.filter(refs)
+        for ref, extra in extras.left_out(refs) if len(kept) < len(refs) else ():
+            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
+            if survivals is not None:
+                survivals[ref.source].count_skip(*self.work.hooks.last_skip)
+        return kept
 
     @functools.cached_property
     def _survivals(self) -> Survivals:
@@ -483,6 +502,8 @@ class Lane:
         elif self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
+        if self._extras is not None and (saved := self._extras.save()):
+            state["extras"] = saved
         if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
             is_chosen = self.work.packs and self._planned is None
             state["pending"] = self._encoded_packs() if is_chosen else waits.encode(self._cursor.draws)
@@ -505,8 +526,10 @@ class Lane:
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
-        if self.work.forgotten is not None and drawn:
-            drawn = drop_pending(drawn, self.work.forgotten, self.work.hooks)
+        if self._extras is not None and drawn:
+            waiting = [item.ref for item in drawn.items()]
+            if len(kept := self._let_through(self._extras, waiting)) < len(waiting):
+                drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
         def unit(parts: list[Drawn]) -> Unit:
@@ -519,22 +542,6 @@ class Lane:
             refs = (part.ref for part in drawn.items())
             while self._ahead.announce(refs):
                 pass
-
-
-def references_of(
-    units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
-) -> bytes:
-    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If `cursor` drew
-    them last, it has packed their references, which takes a third of the time."""
-    if cursor is not None and units:
-        first, last, count = units[0], units[-1], len(units)
-        assert isinstance(first, Item) and isinstance(last, Item)
-        is_last_drawn = first.draw + count == last.draw + 1 == cursor.draws
-        if is_last_drawn and (packed := cursor.packed_references(count)) is not None:
-            return packed
-    values = [*itertools.chain.from_iterable(keys)]
-    values[::4] = [numbers[name] for name in values[::4]]
-    return packed_references(values)
 
 
 def tokens_of(batch: Any) -> tuple[int, int]:

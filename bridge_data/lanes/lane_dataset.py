@@ -9,6 +9,7 @@ next batch.
 import copy
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
@@ -22,15 +23,16 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
+from bridge_data.extensions import extension
 from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
@@ -38,9 +40,6 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, par
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, known_digests
-from bridge_data.plugins.forget.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.planned import (
     TOKENS,
@@ -58,6 +57,8 @@ from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 _MEASURED_TOGETHER = 64
 """Samples read together to measure their costs, if they are small."""
@@ -124,9 +125,11 @@ class LaneDataset:
         """Of how many samples the costs are measured again when lanes begin."""
         self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        has_lists = any(source.withheld for source in plan.sources)
-        self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
-        """Samples that lanes drop, by the current lists."""
+        self.extras: tuple[StateExtra, ...] = ()
+        """What features do in the lanes, and keep in the states."""
+        if any(source.withheld for source in plan.sources):
+            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -204,10 +207,10 @@ class LaneDataset:
         a pass has more batches than `len` says."""
         of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
         if of_lanes is not None:
-            is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
+            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
             longest = self._num_of_rank(0, self.num_micro_batches)
-            is_longer = state.next_slot > longest * self.worker_config.world_size
+            is_longer = state.micro_batch_index > longest * self.worker_config.world_size
         self._is_longer = self._is_longer or is_longer
 
     @property
@@ -223,13 +226,19 @@ class LaneDataset:
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
-        if repetition:
-            first = first.with_sums_of(last)
-        return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        if not repetition or not self.extras:
+            return first
+        if first.num_lanes != last.num_lanes:
+            return self._from_here(dataclasses.replace(first, extras=dealt(last, self.extras)))
+        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
+        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
     def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, slot = self.worker_config, state.next_slot
+        config, slot = self.worker_config, state.micro_batch_index
         slot += 0 if even else (config.rank - slot) % config.world_size
         return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
 
@@ -324,7 +333,6 @@ class LaneDataset:
         if self.batching.planned:
             check_step(state, self.packs)
         if num_lanes != state.num_lanes:
-            state = state if state.skips is None else caught_up(state, self.lane)
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
@@ -380,9 +388,29 @@ class LaneDataset:
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        state.check_complete()
+        if state.skips is not None:
+            state = self._after_skips(state)
+        extras = dealt(state, self.extras)
         if self.batching.planned:
-            return redealt(state, num_lanes, lanes, self.packs)
-        return self.order.redealt(state, num_lanes, lanes)
+            made = redealt(state, num_lanes, lanes, self.packs)
+        else:
+            made = self.order.redealt(state, num_lanes, lanes)
+        return dataclasses.replace(made, extras=extras)
+
+    def _after_skips(self, state: LoaderState) -> LoaderState:
+        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
+        lanes, num_discarded = dict(state.lanes), 0
+        for lane in lanes:
+            missing = range(state.next_of(lane), state.micro_batch_index, state.num_lanes)
+            if missing:
+                behind = self.lane(lane, state)
+                for _ in missing:
+                    behind.next()
+                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
+        if num_discarded:
+            logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
+        return dataclasses.replace(state, lanes=lanes)
 
     def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
         """The planned packs of lane number `lane` from its position in `state` on."""
@@ -396,25 +424,20 @@ class LaneDataset:
             return False
         limit = self.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
+            (limit is not None and state.next_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
             for lane in state.lanes
         )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
+        """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
 
         Raises:
             ConfigError: for steps to skip, if the data end.
-            StateError: if the state has a newer list of forgotten samples, or a different one.
+            StateError: if an extra cannot go on from the state.
         """
         if self.skips is not None:
-            state = with_skips(state, self.skips)
-        if self.forgotten is None and forgotten_lists.NAME not in state.extras:
-            return state
-        known = known_digests(self.plan.sources, self.source_names)
-        check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
-        lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
-        return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
+            state = state.skipping(self.skips)
+        return begun(state, self.extras)
 
     def lane(
         self,
@@ -429,6 +452,7 @@ class LaneDataset:
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
+        extras = LaneExtras(self.extras, lane, state) if self.extras else None
         if self.batching.planned:
             planned = self.packs_of(lane, state)
         wrappers = (*self.wrappers, *wrappers)
@@ -437,7 +461,7 @@ class LaneDataset:
             wrappers = (*wrappers, functools.partial(CheckedCosts, CostCheck(self, self.costs), num_checked))
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
-            unread = [one for one in (self.forgotten, *kept) if isinstance(one, Container)]
+            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
@@ -448,6 +472,7 @@ class LaneDataset:
             state=own,
             ahead=ahead,
             planned=planned,
+            extras=extras,
             wrappers=wrappers,
             trial=self.trial,
         )
@@ -508,7 +533,8 @@ class LaneDataset:
             SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
-        return Restorer(self.work(handler), self.order.sizes).restore(key)
+        extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
+        return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -521,9 +547,7 @@ class LaneDataset:
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        work = Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
-        work.forgotten = self.forgotten
-        return work
+        return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
 
     def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
         """Makes samples of any lane of the job, inside these wrappers, by default its own."""

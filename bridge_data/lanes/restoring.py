@@ -21,6 +21,7 @@ from bridge_data.lanes.assembly import BATCH, PACK, Assembly
 from bridge_data.lanes.maker import parts_of
 from bridge_data.lanes.units import Item, Unit
 from bridge_data.order import SampleRef
+from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD
 from bridge_data.task import NO_STAGES
 
@@ -67,8 +68,8 @@ def _sample(sample: Any, key: Any) -> SampleKey:
 class Restorer:
     """Restores what `work` made from sources of these `sizes` in samples."""
 
-    def __init__(self, work: Assembly, sizes: Sequence[int]) -> None:
-        self._work, self._sizes = work, sizes
+    def __init__(self, work: Assembly, sizes: Sequence[int], extras: LaneExtras | None = None) -> None:
+        self._work, self._sizes, self._extras = work, sizes, extras
 
     def restore(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`. For a member of a pack: as it was before packing.
@@ -130,8 +131,8 @@ class Restorer:
                 f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
             )
         ref = SampleRef(number, key.epoch, key.index, key.part)
-        if self._work.forgotten is not None and ref in self._work.forgotten:
-            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it cannot be restored")
+        for _, extra in () if self._extras is None else self._extras.left_out([ref]):
+            raise SampleError(f"the sample {tuple(key)} is left out by this run ({extra.skips_as}): it is not restored")
         (parts,) = self._work.maker.make((ref,))
         made = dict(parts_of(parts)).get(key.part)
         return Item(OLD, ref, key.part, self._made(made, UnitKey((key,), False)))

@@ -1,8 +1,8 @@
 """When a source counts as empty: how many of its samples pass the filters of the task encoder.
 
-Enters: each sample kept or skipped, and by which hook. Leaves: one warning; much later
-an error. Guarantee: if 1 in 1,000 samples of a source is kept, or any of up to 1,000, the probability of the error is
-less than 1e-12 in a whole run.
+Reads whether each sample was kept, and which hook skipped it. Logs one warning; much later raises an error. If 1 in
+1,000 samples of a source is kept, or any of up to 1,000, the probability of the error is less than 1e-12 in a whole
+run.
 
 **The bound.** A run is taken as 1e9 draws, over all lanes and sources, and each draw may raise a false alarm with a
 probability of e^-50 = 2e-22: together less than 1e-12. An alarm needs every condition that applies:

@@ -9,18 +9,19 @@ import collections
 import contextlib
 import copy
 import itertools
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from bridge_data.lanes.units import Batching
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
+from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Pending
 from bridge_data.plugins.planned.planned import LanePacks
 
 
 class Upcoming:
     """The samples that come after those that `cursor` has drawn and the lane keeps in `pending`; with `planned`, packs
-    come from there. Without `forgotten` samples."""
+    come from there. Without those that `extras` leave out."""
 
     def __init__(
         self,
@@ -28,11 +29,11 @@ class Upcoming:
         pending: Pending[Any, Any],
         batching: Batching,
         planned: LanePacks | None,
-        forgotten: Container[SampleRef] | None,
+        extras: LaneExtras | None,
     ) -> None:
         self._cursor, self._pending = cursor, pending
         self._size, self._buffer_size = batching.batch_size or 1, batching.packing_buffer_size
-        self._planned, self._forgotten = planned, () if forgotten is None else forgotten
+        self._planned, self._extras = planned, extras
         self._scout: Cursor | LanePacks | None = None
         self._found: collections.deque[tuple[int, SampleRef]] = collections.deque()
         """By the scout, and not taken yet; each with the draw or the pack that it comes with."""
@@ -50,7 +51,8 @@ class Upcoming:
 
     def _whole(self, found: Iterable[tuple[int, SampleRef]]) -> list[SampleRef]:
         """Without parts of samples, which are left after a re-deal: a part is nobody's but its lane's."""
-        return [ref for _, ref in found if ref.part == ALL_PARTS and ref not in self._forgotten]
+        whole = [ref for _, ref in found if ref.part == ALL_PARTS]
+        return whole if self._extras is None else [*self._extras.filter(whole)]
 
     def _look(self, num_units: int, most: int) -> None:
         """Find the samples of the next units, until `most` are found."""

@@ -1,9 +1,9 @@
 """Energon's wrappers of a data set.
 
-`MapDataset`, `FilterDataset` and `BatchDataset` call a function of the user. Enters: a data set, or a plan, whose
-samples come one by one; a function. Leaves: a data set like it, whose task encoder is an `AugmentTaskEncoder` around
-the one before, with the function after its last hook. Guarantee: order, states, workers, seeds, restored samples,
-counted skips and failures are those of any data set; no engine is wrapped.
+`MapDataset`, `FilterDataset` and `BatchDataset` take a data set, or a plan, whose samples come one by one, and a
+function of the user. Each is a data set like it, whose task encoder is an `AugmentTaskEncoder` around the one before,
+with the function after its last hook. So order, states, workers, seeds, restored samples, counted skips and failures
+are those of any data set.
 
 `LimitDataset` and `RepeatDataset` change how long a pass over a data set is.
 """

@@ -1,14 +1,14 @@
 """Even ends: the ranks of a job that reads finite data take equally many batches.
 
-A step is one micro-batch of each rank: those of `world_size` consecutive slots. Enters: for each step, the slot where
-it starts, and this rank's next batch. Leaves: the slot at which it ends, or the end of the pass; and a batch for a rank
-that has none in the step. Guarantee: every sample comes exactly once, in the same order on any number of ranks; all
-ranks take the same number of steps, so no rank waits in a collective that others have left.
+A step is one micro-batch of each rank: those of `world_size` consecutive micro-batch indices. Reads, for each step, the
+index where it starts, and this rank's next batch. Returns the index at which it ends, or the end of the pass; and a
+batch for a rank that has none in the step. Every sample comes exactly once, in the same order on any number of ranks.
+All ranks take the same number of steps, so no rank waits in a collective that others have left.
 
-In validation order the number of slots is arithmetic: a skipped sample only makes its lane end earlier. So the
-ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data
-have no such number; then the ranks agree by one small all-reduce a step. There a rank whose batch fails reports it, and
-the error of every other rank names it.
+In validation order the number of micro-batches is arithmetic: a skipped sample only makes its lane end earlier. So the
+ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data have no
+such number; then the ranks agree by one small all-reduce a step. There a rank whose batch fails reports it, and the
+error of every other rank names it.
 """
 
 from __future__ import annotations

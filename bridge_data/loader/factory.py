@@ -26,6 +26,11 @@ def get_loader(
     sample by sample: in the order of the data, or endlessly shuffled if it is for training; by the `worker_config` of
     the factory, or else the one given here, or else in this process.
 
+    >>> from bridge_data import InMemoryDataset, TextSample
+    >>> texts = InMemoryDataset([TextSample(__key__=text, text=text) for text in ("a", "b")], training=False)
+    >>> [sample.text for sample in get_loader(texts.build())]
+    ['a', 'b']
+
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
@@ -45,6 +50,17 @@ def get_savable_loader(
 
     With `gathers_states`, the loader is a `GatheringLoader`: all data-parallel ranks save together, so that the file of
     rank 0 holds the whole position, and restores on any number of ranks. None: if `replace_energon` was called.
+
+    >>> from bridge_data import InMemoryDataset, TextSample
+    >>> texts = InMemoryDataset([TextSample(__key__=text, text=text) for text in ("a", "b", "c")], training=False)
+    >>> loader = get_savable_loader(texts.build())
+    >>> next(iter(loader)).text
+    'a'
+    >>> state = loader.save_state_rank()
+    >>> resumed = get_savable_loader(texts.build())
+    >>> resumed.restore_state_rank(state)
+    >>> [sample.text for sample in resumed]
+    ['b', 'c']
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
@@ -70,6 +86,7 @@ def open_loader(
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
+    dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
         memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
         dataset = memoized(dataset, config.memo)
@@ -78,6 +95,15 @@ def open_loader(
 
         return GatheringLoader(dataset, config)
     return SavableDataLoader(dataset, config)
+
+
+def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
+    """`dataset` with the extras that the options ask for."""
+    if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
+        return dataset
+    ledger = extension("extras", "ledger", needed_by="ledger_path=...")
+    made = ledger.of_data(dataset.plan.sources, dataset.source_names)
+    return dataset.changed(extras=(*dataset.extras, made))
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

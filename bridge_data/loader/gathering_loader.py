@@ -1,11 +1,12 @@
 """A loader for training code that saves and restores each data-parallel rank by itself, as Megatron-LM's does.
 
-Enters: what a `SavableDataLoader` takes. Leaves: the same batches. Guarantee: what such code saves restores on any
-number of ranks, and a state that is refused is not passed over, though that code goes on after any error.
+It takes what a `SavableDataLoader` takes, and gives the same batches. What such code saves restores on any number of
+ranks. After a state was refused there are no batches, though such code goes on after any error.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -64,7 +65,9 @@ class GatheringLoader(SavableDataLoader):
             StateError: on every rank, if they are not at the same step, or if a state was refused.
         """
         own = self.snapshot()
-        whole: LoaderState = own if self._is_alone else self._together(gather_state, own)
+        whole: LoaderState = (
+            own if self._is_alone else self._together(functools.partial(gather_state, extras=self.dataset.extras), own)
+        )
         return whole.to_dict()
 
     def snapshot(self) -> LoaderState:

@@ -5,7 +5,6 @@ and the end of the lane. Raises what the lane raises.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import MakerWrapper, Watch
 from bridge_data.lanes.produced import Produced
-from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena
 
@@ -43,7 +41,7 @@ class LaneRunner:
     ) -> None:
         self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
         self._wrappers = wrappers
-        self._lanes: dict[int, Lane | SkippingLane] = {}
+        self._lanes: dict[int, Lane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`. Raises what the lane raises."""
@@ -54,12 +52,9 @@ class LaneRunner:
         except StopIteration:
             return Ended(lane, run.take_skipped())
 
-    def lane(self, lane: int) -> Lane | SkippingLane:
+    def lane(self, lane: int) -> Lane:
         """Lane number `lane`."""
         if lane not in self._lanes:
-            open_lane = functools.partial(self._dataset.lane, watch=self._watch, wrappers=self._wrappers)
-            if self._state.skips is None:
-                self._lanes[lane] = open_lane(lane, self._state)
-            else:
-                self._lanes[lane] = SkippingLane(lane, self._state, open_lane)
+            opened = self._dataset.lane(lane, self._state, watch=self._watch, wrappers=self._wrappers)
+            self._lanes[lane] = opened
         return self._lanes[lane]

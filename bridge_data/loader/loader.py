@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
+from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
@@ -22,10 +23,13 @@ from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
+from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.collation import with_tensors
+
+SKIPPED = "skip_steps"
+"""The stage under which samples of discarded micro-batches are counted."""
 
 _NONE_LEFT = object()
 
@@ -48,7 +52,11 @@ class SavableDataLoader:
         """Samples skipped on the way to the batches handed out so far, by stage."""
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
-        self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
+        self._recorders: dict[str, Recorder] = {}
+        """By the name of the feature, what follows the batches that are handed out."""
+        if self.config.ledger_path:
+            opened = extension("recorders", "ledger", needed_by="ledger_path=...")
+            self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._is_in_step = False
         self._fetched: Produced[Any] | None = None
@@ -103,7 +111,9 @@ class SavableDataLoader:
 
     def snapshot(self) -> LoaderState:
         """The same as an object, cheap enough for each batch: not for files, but for this job."""
-        return self._position.settle()
+        for recorder in self._recorders.values():
+            recorder.save()
+        return self._position.state
 
     def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
@@ -127,7 +137,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        return gather_states(self.snapshot(), self.dataset.worker_config, global_dst_rank)
+        return gather_states(self.snapshot(), self.dataset.worker_config, global_dst_rank, self.dataset.extras)
 
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
@@ -164,7 +174,9 @@ class SavableDataLoader:
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
-        self._position.close()
+        for recorder in self._recorders.values():
+            recorder.close()
+        self._recorders = {}
         self._close()
 
     def __enter__(self) -> Self:
@@ -195,6 +207,9 @@ class SavableDataLoader:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end_lane()
+            elif self._position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
+                self.meter.count_skips({SKIPPED: item.counts[0]})
+                self._position.discard(item.state)
             else:
                 self._fetched = item
             self._is_in_step = True
@@ -204,14 +219,16 @@ class SavableDataLoader:
         """The batch that was fetched, noted as handed out."""
         is_in_step, self._is_in_step = self._is_in_step, False
         self._fetched = None
-        self._position.advance(item.state, item.references)
+        for name, recorder in self._recorders.items():
+            recorder.note(self._position.index, item.notes[name])
+        self._position.advance(item.state)
         self.meter.note(item.counts)
         self._is_in_step = is_in_step
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
-        before = self._position.settle()
+        before = self._position.state
         state = self.dataset.new_state(before.num_lanes)
         self._go_to(self.dataset.repeated(state, before) if within_pass else state)
 
@@ -219,7 +236,9 @@ class SavableDataLoader:
         dataset = self.dataset
         self._is_in_step = False
         self._fetched = None
-        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
+        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length)
+        for recorder in self._recorders.values():
+            recorder.begin(state)
         self._is_within_pass = False
         """Whether the pass is known to have begun before this position, so that an iteration which gets nothing here
         may begin the next one: batches were taken since the last move, or a state was restored."""
@@ -307,8 +326,8 @@ class Iteration(Timed[Any]):
         item = ends.fetched(loader._fetch)
         if loader.dataset.pass_is_complete(loader._position.state):  # only other ranks have one in this step
             item = None
-        own = (None, None) if item is None else (item.batch, loader._position.next_slot())
-        step = ends.step(loader._position.state.next_slot, *own)
+        own = (None, None) if item is None else (item.batch, loader._position.next_index())
+        step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
             return _NONE_LEFT
         loader._is_within_pass = True

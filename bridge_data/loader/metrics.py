@@ -1,10 +1,9 @@
 """Metrics of a loader: what it has handed out, how long the trainer waited for it, and the memory it uses.
 
-Enters: the counts that came with the batches, the times of an iteration (`Timed`), and the position. Leaves: a
-`LoaderMetrics`, made by the `Meter` of a rank, of this rank or of all.
-Guarantees: counts are of batches handed out, not of batches prefetched or made again by a replaced worker.
-They start at 0 when the loader is made, also after a restore; `epochs` come from the position, so they
-continue. Nothing runs in the background.
+Reads the counts that came with the batches, the times of an iteration (`Timed`), and the position. Returns a
+`LoaderMetrics`, made by the `Meter` of a rank, of this rank or of all. Counts are of batches handed out, not of batches
+prefetched or made again by a replaced worker. They start at 0 when the loader is made, also after a restore; `epochs`
+come from the position, so they continue. Nothing runs in the background.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from bridge_data.errors import DatasetError
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, sums_of
+from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, added, sums_of
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.order import BEGINNING, SampleRef
 from bridge_data.order.cursor import entry_size
@@ -89,12 +88,8 @@ class LoaderMetrics:
     """Images of several frames or pages of which only the first was taken."""
     retries: int = 0
     """Reads retried after a transient fault."""
-    memo_hits: int = 0
-    """Samples found in the memo (`LoaderConfig.memo`), which another process, or an earlier epoch, has made."""
-    memo_misses: int = 0
-    """Samples that were not in it."""
-    memo_bytes: int = 0
-    """Bytes read of the memo."""
+    others: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """What plug-ins count, by their names: `memo_hits`, `memo_misses`, `memo_bytes`."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Samples skipped, by hook."""
     failed: int = 0
@@ -114,6 +109,21 @@ class LoaderMetrics:
     """Resident memory of the trainer's process."""
     workers_bytes: int = 0
     """Resident memory of the workers, added up: what they share is counted in each."""
+
+    @property
+    def memo_hits(self) -> int:
+        """Samples found in the memo (`LoaderConfig.memo`), which another process, or an earlier epoch, has made."""
+        return self.others.get("memo_hits", 0)
+
+    @property
+    def memo_misses(self) -> int:
+        """Samples that were not in it."""
+        return self.others.get("memo_misses", 0)
+
+    @property
+    def memo_bytes(self) -> int:
+        """Bytes read of the memo."""
+        return self.others.get("memo_bytes", 0)
 
     @property
     def wait_share(self) -> float:
@@ -160,12 +170,15 @@ class LoaderMetrics:
         counts (epochs, the slowest sample, memory) are those of these."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
         skipped = {hook: count - before.skipped.get(hook, 0) for hook, count in self.skipped.items()}
-        return dataclasses.replace(self, **counts, skipped={hook: count for hook, count in skipped.items() if count})
+        others = {name: count - before.others.get(name, 0) for name, count in self.others.items()}
+        skipped = {hook: count for hook, count in skipped.items() if count}
+        return dataclasses.replace(self, **counts, skipped=skipped, others=others)
 
     def values(self) -> dict[str, float]:
         """All numbers by name, as loggers want them: rates and shares, counts, `skipped/HOOK`, `epochs/SOURCE`,
         `slowest_sample_s`."""
         values: dict[str, float] = {name: getattr(self, name) for name in (*RATES, "num_ranks", *_COUNTS, *_MEMORY)}
+        values |= self.others
         values |= {f"skipped/{hook}": count for hook, count in sorted(self.skipped.items())}
         values |= {f"epochs/{source}": epochs for source, epochs in self.epochs.items()}
         if self.slowest is not None:
@@ -184,7 +197,6 @@ _COUNTS = (
     *_TIMES,
     *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
     *("damaged_images", "first_frames"),
-    *("memo_hits", "memo_misses", "memo_bytes"),
     *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
 )
 
@@ -320,6 +332,7 @@ def together_of(ranks: Sequence[LoaderMetrics]) -> LoaderMetrics:
     return LoaderMetrics(
         **{**sums, **means},
         skipped=dict(skipped),
+        others=added(rank.others for rank in ranks),
         epochs={source: _mean(rank.epochs[source] for rank in ranks if source in rank.epochs) for source in sources},
         slowest=max(slow, key=lambda sample: sample.seconds, default=None),
     )

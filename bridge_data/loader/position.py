@@ -1,10 +1,9 @@
 """The position of a rank in the job's sequence of micro-batches: whose turn it is, and the state to save.
 
-Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves the slots with `m mod D == r`.
-Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
-their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
-order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. If steps
-are skipped, slots and numbers differ as `StepSkips` says.
+Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
+those that are skipped. Reads a state, and what is noted of each micro-batch. Returns the lanes in the order of their
+micro-batches, without those that have ended. Promises that the order depends on the lanes alone: micro-batch number n
+of lane l is that of index `n * num_lanes + l`.
 """
 
 from __future__ import annotations
@@ -17,75 +16,57 @@ from collections.abc import Iterable
 
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.ledger.ledger_files import LedgerFile
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_MAX_UNCOUNTED_BYTES = 1 << 19
-"""Maximum bytes of references that wait for the ledger: of 16,384 samples."""
-_LEAST_BYTES = 1 << 9
-"""Minimum that a micro-batch counts for, so that not too many wait."""
-
 
 class Turns:
-    """Whose turn it is among some lanes after `state`: that of the lane with the lowest slot."""
+    """Whose turn it is among some lanes after `state`: that of the lane whose next micro-batch is the first."""
 
     def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
-        self._num_lanes, self._skips = state.num_lanes, state.skips
-        self._slots = [(state.slot_of(lane), lane) for lane in lanes]
-        heapq.heapify(self._slots)
+        self._num_lanes = state.num_lanes
+        self._next = [(state.next_of(lane), lane) for lane in lanes]
+        heapq.heapify(self._next)
 
     def __bool__(self) -> bool:
-        return bool(self._slots)
+        return bool(self._next)
 
     @property
-    def slot(self) -> int:
-        return self._slots[0][0]
+    def index(self) -> int:
+        """The micro-batch that is next."""
+        return self._next[0][0]
 
     @property
     def lane(self) -> int:
         """The lane whose turn it is."""
-        return self._slots[0][1]
+        return self._next[0][1]
 
     @property
     def lanes(self) -> list[int]:
-        """The lanes that have not ended, by their slots."""
-        return [lane for _, lane in sorted(self._slots)]
+        """The lanes that have not ended, by their next micro-batches."""
+        return [lane for _, lane in sorted(self._next)]
 
     def following(self, count: int) -> list[int]:
         """The lanes of the next `count` turns, if no lane ends."""
         return [*itertools.islice(itertools.cycle(self.lanes), count)]
 
     def advance(self) -> None:
-        """Note that the lane whose turn it is has served its slot."""
-        slot, lane = self._slots[0]
-        after = slot + self._num_lanes
-        if self._skips is not None:
-            place = self._skips.number(slot) // self._num_lanes
-            after = self._skips.slot_of_lane(lane, self._num_lanes, place + 1)
-        heapq.heapreplace(self._slots, (after, lane))
+        """Note that the lane whose turn it is has made its micro-batch."""
+        index, lane = self._next[0]
+        heapq.heapreplace(self._next, (index + self._num_lanes, lane))
 
     def end_lane(self) -> None:
         """Note that the lane whose turn it is has no more batches."""
-        heapq.heappop(self._slots)
+        heapq.heappop(self._next)
 
 
 class Position:
     """The cursor of one rank. `state` is what to save at any time."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        state: LoaderState,
-        virtual_epoch_length: int = 0,
-        ledger_file: LedgerFile | None = None,
-    ) -> None:
+    def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
-        self._uncounted_bytes, self._ledger_file = 0, ledger_file
-        if ledger_file is not None:
-            ledger_file.go_to(state.next_slot)
         self._turns, self._has_begun = Turns(state, state.lanes), False
         self.state = state
 
@@ -98,10 +79,19 @@ class Position:
         """The lane whose turn it is; None if all of this rank have ended."""
         if not self._turns:
             return None
-        lane, slot = self._turns.lane, self._turns.slot
-        if self.state.slot_of(lane) > slot:
+        if self.state.next_of(self._turns.lane) > self._turns.index:
             self._turns.advance()  # `advance` was interrupted after it had noted the state
         return self._turns.lane
+
+    @property
+    def index(self) -> int:
+        """The micro-batch of the lane whose turn it is."""
+        return self._turns.index
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the micro-batch of the lane whose turn it is goes to no rank."""
+        return self.state.skips is not None and self._turns.index in self.state.skips
 
     def begin(self, named: StepSkips | None) -> None:
         """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
@@ -110,11 +100,11 @@ class Position:
         Raises:
             ConfigError: if they cannot.
         """
-        skips, slot = self.state.skips, self.state.next_slot
+        skips, index = self.state.skips, self.state.micro_batch_index
         if self._has_begun:
             return
         if skips is not None:
-            skips.check_shared(slot, self._world_size)
+            skips.check_shared(index, self._world_size)
         self._has_begun = True
         if self._rank == 0 and named is not None and (behind := named.not_skipped(skips)):
             logger.warning(
@@ -122,62 +112,53 @@ class Position:
                 "too, resume from a checkpoint that was saved before them",
                 "; ".join(behind),
             )
-        if self._rank == 0 and skips is not None and (ahead := skips.ahead(slot)):
-            words = skips.name if named is None else named.name
-            logger.info("from micro-batch %d of the job on: %s", slot, ", ".join(map(words, ahead)))
+        ahead = [one for one in skips.ranges if one.stop >= index] if self._rank == 0 and skips is not None else []
+        if ahead:
+            words = StepSkips(()).name if named is None else named.name
+            logger.info("from micro-batch %d of the job on: %s", index, ", ".join(map(words, ahead)))
 
     def lanes(self) -> list[int]:
-        """The lanes of this rank that have not ended, by their slots."""
+        """The lanes of this rank that have not ended, by their next micro-batches."""
         return self._turns.lanes
 
-    def advance(self, state: LaneState, references: bytes) -> None:
-        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
-        `references` those of its samples."""
-        before, lane, slot = self.state, self._turns.lane, self._turns.slot
-        if "extras" in before.lanes[lane]:
-            state = {**state, "extras": before.lanes[lane]["extras"]}
+    def discard(self, state: LaneState) -> None:
+        """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
+        it."""
+        lane = self._turns.lane
+        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
+        self._turns.advance()
+
+    def advance(self, state: LaneState) -> None:
+        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
+        before, lane = self.state, self._turns.lane
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
         self.state = LoaderState(
             fingerprint=before.fingerprint,
             generations=before.generations,
-            next_slot=self.next_slot(),
+            micro_batch_index=self.next_index(),
             lanes={**before.lanes, lane: state},
             drawn_before=before.drawn_before,
             epoch_batches=self._next_epoch_batches(),
             extras=before.extras,
             repetition=before.repetition,
-            uncounted=((slot, references), before.uncounted),
+            skips=before.skips,
         )
         self._turns.advance()
-        num_bytes = len(references)
-        self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
-        if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
-            self.settle()
 
-    def settle(self) -> LoaderState:
-        """The state with everything in the ledgers: sums of many micro-batches together cost little."""
-        if self._ledger_file is not None:
-            self._ledger_file.write(self.state)
-        self.state, self._uncounted_bytes = self.state.settled(), 0
-        return self.state
+    def next_index(self) -> int:
+        """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch
+        each at a time."""
+        begin, skips = self.state.micro_batch_index, self.state.skips
+        if skips is not None:  # of endless data, in which no rank lacks a turn
+            return skips.index_after(skips.num_handed_out(begin) + self._world_size)
+        return self._turns.index - (self._turns.index - begin) % self._world_size + self._world_size
 
-    def close(self) -> None:
-        """End the ledger file."""
-        if self._ledger_file is not None:
-            self.settle()
-            self._ledger_file.close()
-            self._ledger_file = None
-
-    def next_slot(self) -> int:
-        """The `next_slot` of the state after the current turn: the same on all ranks, which serve one slot each at
-        a time."""
-        slot = self._turns.slot
-        return slot - (slot - self.state.next_slot) % self._world_size + self._world_size
-
-    def pass_over(self, next_slot: int) -> None:
-        """Note that other ranks have served slots before `next_slot`; this rank has none of these."""
-        self.state = dataclasses.replace(self.state, next_slot=next_slot, epoch_batches=self._next_epoch_batches())
+    def pass_over(self, micro_batch_index: int) -> None:
+        """Note that other ranks have got the micro-batches before this one; this rank has none of these."""
+        self.state = dataclasses.replace(
+            self.state, micro_batch_index=micro_batch_index, epoch_batches=self._next_epoch_batches()
+        )
 
     def _next_epoch_batches(self) -> int:
         return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0

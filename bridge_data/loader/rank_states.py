@@ -1,10 +1,10 @@
 """The states of the data-parallel ranks: gathered when saved, distributed when restored.
 
-Enters: the state of each rank, and the lists of forgotten samples that it found. Leaves, when saving: the whole
-state on rank 0, and on every other rank its own lanes, so the total size written by all ranks is linear in the job; or
-the states of all on one rank, as Energon's loader gives them. Leaves, when restoring: on each rank a state that it can
-be restored from. Guarantee: an error on one rank is an error on all, so no rank waits for another. If each rank has
-what it needs, only a few numbers are exchanged. Plain data is parsed here once; `LoaderState` travels.
+Reads the state of each rank. Returns, when saving, the whole state on rank 0, and on every other rank its own lanes, so
+that the total size written by all ranks is linear in the job; or the states of all on one rank, as Energon's loader
+gives them. Returns, when restoring, on each rank a state that it can be restored from. Raises a StateError on all ranks
+if there is one on any, so no rank waits for another. If each rank has what it needs, only a few numbers are exchanged.
+Plain data is parsed here once; `LoaderState` travels.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from bridge_data.errors import StateError
 from bridge_data.later import torch
-from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
-from bridge_data.plugins.forget.forgotten_lists import ListVersions
+from bridge_data.order.extras import StateExtra
+from bridge_data.order.state import LoaderState, merge, num_lanes_after, parse_state
 from bridge_data.topology import WorkerConfig, is_distributed, process_of, rank_in
 
 T = TypeVar("T")
@@ -85,9 +85,11 @@ def described(error: Exception) -> str:
 
 
 @_no_garbage_collection()
-def gather_states(own: LoaderState, config: WorkerConfig, global_dst_rank: int) -> list[dict[str, Any]] | None:
-    """The states of all ranks as plain data, in their order, on the process `global_dst_rank`, else None; their ledger
-    is logged. All ranks must call it.
+def gather_states(
+    own: LoaderState, config: WorkerConfig, global_dst_rank: int, extras: Sequence[StateExtra] = ()
+) -> list[dict[str, Any]] | None:
+    """The states of all ranks as plain data, in their order, on the process `global_dst_rank`, else None; `extras` are
+    told there. All ranks must call it.
 
     Raises:
         StateError: there, if the ranks are not at the same step.
@@ -95,20 +97,20 @@ def gather_states(own: LoaderState, config: WorkerConfig, global_dst_rank: int) 
     states = [own] if config.world_size == 1 else gathered(own, config.data_parallel_group, global_dst_rank)
     if states is None:
         return None
-    ledger_log.note(merge(states))
+    _tell(extras, merge(states))
     return [state.to_dict() for state in states]
 
 
 @_no_garbage_collection()
-def gather_state(own: LoaderState, config: WorkerConfig) -> LoaderState:
-    """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position. All ranks
-    must call it.
+def gather_state(own: LoaderState, config: WorkerConfig, extras: Sequence[StateExtra] = ()) -> LoaderState:
+    """The state of the whole job on data-parallel rank 0, where `extras` are told, on the others their own lanes at the
+    same position. All ranks must call it.
 
     Raises:
         StateError: on every rank, if they are not at the same step; or if torch.distributed is not initialised.
     """
     if config.world_size == 1:
-        ledger_log.note(own)
+        _tell(extras, own)
         return own
     if not is_distributed():
         raise StateError(
@@ -121,12 +123,12 @@ def gather_state(own: LoaderState, config: WorkerConfig) -> LoaderState:
         nonlocal own
         own = merge(states or [])
         # Near the end of finite data the ranks are at different positions, and the job at the lowest.
-        return {"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}
+        return {"micro_batch_index": own.micro_batch_index, "epoch_batches": own.epoch_batches, "ended": own.ended}
 
     of_job = by_first_rank(merged, config.data_parallel_group)  # which has replaced `own` there
     own = dataclasses.replace(own, **of_job)
     if states is not None:
-        ledger_log.note(own)
+        _tell(extras, own)
     return own
 
 
@@ -197,7 +199,7 @@ class _Given(NamedTuple):
 
     problem: str = ""
     num_lanes: int = 0
-    next_slot: int = 0
+    micro_batch_index: int = 0
     is_finite: bool = False
     is_whole: bool = False
     has_own: bool = False
@@ -213,7 +215,7 @@ def _look_at(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -
     mine = range(config.rank, given.num_lanes, config.world_size)
     row = _Given(
         num_lanes=given.num_lanes,
-        next_slot=given.next_slot,
+        micro_batch_index=given.micro_batch_index,
         is_finite=given.is_finite,
         is_whole=given.is_whole,
         has_own=all(lane in given.lanes for lane in mine),
@@ -229,11 +231,11 @@ def _check(rows: list[_Given]) -> None:
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
     first_rank, first = given[0] if given else (0, rows[0])
     for rank, row in given:
-        if row.num_lanes != first.num_lanes or (row.next_slot != first.next_slot and not row.is_finite):
+        if row.num_lanes != first.num_lanes or (row.micro_batch_index != first.micro_batch_index and not row.is_finite):
             raise StateError(
                 f"the states that data-parallel ranks {rank} and {first_rank} were given are of different steps: got "
-                f"micro-batch {row.next_slot} of {row.num_lanes} lanes and micro-batch {first.next_slot} of "
-                f"{first.num_lanes}. Give every rank the state of the same checkpoint"
+                f"micro-batch {row.micro_batch_index} of {row.num_lanes} lanes and micro-batch "
+                f"{first.micro_batch_index} of {first.num_lanes}. Give every rank the state of the same checkpoint"
             )
 
 
@@ -252,36 +254,39 @@ def _sent(whole: LoaderState | None, source: int, takes_all: bool, config: Worke
     return state
 
 
-def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
-    """Check that all data-parallel ranks, and the ranks of `groups_beside`, have found the same `lists` of forgotten
-    samples. All of them must call it; only a digest is exchanged.
+def _tell(extras: Sequence[StateExtra], whole: LoaderState) -> None:
+    for extra in extras:
+        extra.gathered(whole)
+
+
+def check_agreement(extras: Sequence[StateExtra], config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
+    """Check that what `extras` have found is the same on all data-parallel ranks, and on the ranks of `groups_beside`.
+    All of them must call it; only a digest is exchanged.
 
     Raises:
         StateError: on every rank of a group in which they differ.
     """
     if not is_distributed():
         return
-    own = hashlib.blake2b(json.dumps(lists, sort_keys=True).encode(), digest_size=16).digest()
+    found = {extra.name: agreed for extra in extras if (agreed := extra.agreed()) is not None}
+    own = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=16).digest()
     groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
     for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
         size = torch.distributed.get_world_size(group)
         digests: list[Any] = [None] * size
         torch.distributed.all_gather_object(digests, own, group=group)
         if len(set(digests)) > 1:
-            found: list[Any] = [None] * size
-            torch.distributed.all_gather_object(found, lists, group=group)
-            _check_lists(found, kind)
+            of_ranks: list[Any] = [None] * size
+            torch.distributed.all_gather_object(of_ranks, found, group=group)
+            _check_equal(of_ranks, kind)
 
 
-def _check_lists(found: Sequence[Mapping[str, Any]], kind: str = "data-parallel ") -> None:
-    for rank, lists in enumerate(found):
-        differing = sorted(name for name in {*lists, *found[0]} if lists.get(name) != found[0].get(name))
-        if differing:
-            name = differing[0]
-            more = f" and of {len(differing) - 1} more" if len(differing) > 1 else ""
-            raise StateError(
-                f"{kind}ranks {rank} and 0 have found different lists of forgotten samples: of source {name}{more}, "
-                f"versions {lists.get(name, 'none')} and {found[0].get(name, 'none')} (number, digest). One was "
-                "written while the ranks started, or a shared file system shows it to only some of them: restart all "
-                "ranks"
-            )
+def _check_equal(of_ranks: Sequence[Mapping[str, Any]], kind: str) -> None:
+    for rank, found in enumerate(of_ranks):
+        for name in sorted({*found, *of_ranks[0]}):
+            if found.get(name) != of_ranks[0].get(name):
+                raise StateError(
+                    f"{kind}ranks {rank} and 0 have found different data of {name!r}: "
+                    f"{found.get(name, 'none')} and {of_ranks[0].get(name, 'none')}. It was written while the ranks "
+                    "started, or a shared file system shows it to only some of them: restart all ranks"
+                )

@@ -5,14 +5,12 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    ledger        sums over the samples that were handed out
-    cost_blend    which source a draw takes, by weights of a cost of samples, such as tokens
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order
     pending       what a lane has drawn and not yet emitted
     step_skips    which micro-batches are skipped
-    forgotten_lists  which lists of forgotten samples a run used
+    extras        what features do in the lanes, and keep in the states
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
     redeal        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors
@@ -23,18 +21,9 @@ taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes,
 first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
 
-A *slot* says when the job hands a micro-batch out; skipped ones have a *number*, but no slot (see `step_skips`).
+A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).
 
-To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
-smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,
-`Row.window` and `Window.take`, which blocks it has, `Row.blocks`. A new field of the state of a run: `LoaderState` with
-`to_dict`, `from_dict`, the names that `merge` compares, and `Position.advance` of the loader, which makes it after each
-batch; of a lane: `Cursor.state` or `Pending.to_dict`, `redeal`, and `Lane.state` of `lanes`. The integers of a
-position: `Stream.position` and `BEGINNING` of `cursor`, the columns in `redeal`, the slices of `Inbox`. Errors about
-what is not as it was saved are in `state`; about positions that do not exist, in the `fault` of a row or a stream, and
-where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
-by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error; what a restore with
-`strict=False` refuses, `redeal.migrate`. The order itself may only change with `state.VERSION`: golden files hold it.
+The order may only change together with `state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

@@ -3,9 +3,9 @@
 A chunk is a run of neighbouring samples of one shard, and is read by one lane only. It is cut into blocks: all samples
 of a block are in the same shuffle window, so that one read can fetch them.
 
-Input: samples per shard, shuffle settings, number of lanes. Output: the geometry; (first sample, length) of any chunk.
-Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard. All of it is arithmetic over per-shard
-prefix sums: there is no table of chunks.
+Reads the number of samples of each shard, shuffle settings, and the number of lanes. Returns the geometry, and (first
+sample, length) of any chunk. Every sample is in exactly one chunk, and no chunk crosses a shard. All of it is
+arithmetic over per-shard prefix sums: there is no table of chunks.
 """
 
 import bisect

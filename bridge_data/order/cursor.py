@@ -1,7 +1,7 @@
 """The position of a lane: what it reads next of each source, and of which source it reads.
 
-Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
-the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
+Reads the rows of the sources, a blend, a lane, and a saved state. Returns `SampleRef`s with their draw numbers. Its
+state is plain integers, a few per source drawn from. A cursor set to it continues exactly as the one that saved it.
 
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a re-deal left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
@@ -14,7 +14,6 @@ import collections
 import copy
 import functools
 import itertools
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +22,6 @@ import numpy as np
 from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
-from bridge_data.plugins.ledger.ledger import SAMPLE_BYTES
 from bridge_data.plugins.planned.cost_blend import CostBlend, LaneDraws
 
 State = dict[str, Any]
@@ -50,9 +48,6 @@ class SampleRef(NamedTuple):
     part: int = ALL_PARTS
 
 
-_MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
-"""References kept from before those packed last: more samples than most micro-batches have."""
-
 _RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
 """References computed at a time of each source: the first number; if there are so many sources that a lane would hold
 more than the third, fewer, down to the second."""
@@ -71,11 +66,8 @@ class Stream:
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: SampleWindow | None = None
 
-    def fault(self, draws: int | None = None) -> str | None:
-        """Why the position, from a saved state, is invalid, or None. `draws` of the lane; None for an inbox slice."""
-        position = self._shuffle, self._number, self._offset, self._taken
-        if found := self._row.fault(self._lane, position, draws):
-            return found
+    def fault(self) -> str | None:
+        """Why the position, from a saved state, is none in these data; None if it is one."""
         self._window = self._row.window(self._lane, self._shuffle, self._number)
         size = len(self._window) if self._window else 0
         if self._offset > size:
@@ -237,35 +229,6 @@ def cut_entry(entry: Entry, size: int) -> tuple[Entry, Entry]:
     return [*stream, skip, size], [*stream, skip + size, count - size]
 
 
-def packed_references(values: Sequence[int]) -> bytes:
-    """The references of samples, as in `ledger`: source, epoch, index and part of each, one sample after another."""
-    return _numbers(len(values)).pack(*values)
-
-
-@functools.lru_cache(maxsize=64)
-def _numbers(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q")
-
-
-class PackedReferences:
-    """References of the whole samples taken last of the only source, number 0, packed many at a time for the ledger."""
-
-    def __init__(self) -> None:
-        self._packed = b""
-
-    def add(self, epochs: Ints, indices: Ints) -> None:
-        """Append samples taken after the others."""
-        samples = np.zeros((len(indices), 4), dtype="<i8")
-        samples[:, 1], samples[:, 2] = epochs, indices
-        self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
-
-    def last(self, count: int, unread: int) -> bytes | None:
-        """The references of the `count` samples before the last `unread`; None if some are not known."""
-        end = len(self._packed) - unread * SAMPLE_BYTES
-        start = end - count * SAMPLE_BYTES
-        return self._packed[start:end] if start >= 0 else None
-
-
 _as_reference = functools.partial(tuple.__new__, SampleRef)
 """`SampleRef._make`, three times as fast."""
 
@@ -362,22 +325,16 @@ class Cursor:
             del self._inboxes[source]
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = stream.take_arrays(self._run_size)
-        if self._blend is None:
-            self._packed.add(epochs, indices)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()
         refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_PARTS))
         run = self._runs[source] = [*map(_as_reference, refs)]
         return run
 
-    def packed_references(self, count: int) -> bytes | None:
-        """References of the last `count` samples, for the ledger, if packed: whole samples of the only source."""
-        return self._packed.last(count, len(self._runs[0]))
-
     def _opened(self, source: int) -> Stream:
         """The stream of a source's row at its saved position."""
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
-        if fault := stream.fault(self.draws):
+        if fault := stream.fault():
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 
@@ -421,4 +378,3 @@ class Cursor:
         self._by_cost: LaneDraws | None = None
         if isinstance(self._blend, CostBlend):
             self._by_cost = LaneDraws(self._blend, self.lane, self._num_lanes, state.get("costs", {}))
-        self._packed = PackedReferences()

@@ -1,8 +1,7 @@
 """The validation order: every sample of every source once, in the order of the plan.
 
-Input: the number of samples of each source, of lanes, and of samples in a micro-batch. Output: a row, which a cursor
-reads like those of training, and the cursor of a lane. Guarantee: the micro-batches of the job are the data from start
-to end.
+Reads the number of samples of each source, of lanes, and of samples in a micro-batch. Returns a row, which a cursor
+reads like those of training, and the cursor of a lane. The micro-batches of the job are the data from start to end.
 """
 
 from collections.abc import Sequence
@@ -38,18 +37,6 @@ class OrderedRow:
     def starts_at(self, shuffle: int) -> tuple[int, int]:
         """The smallest (epoch, index) of the row."""
         return 0, self.first_block * self.block_size
-
-    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
-        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if it is valid."""
-        size = self.num_samples_to(self._num_blocks, lane)
-        shuffle, number, offset, taken = position
-        if shuffle or number or offset != taken:
-            return "in validation a position is [0, 0, samples taken, samples taken]"
-        if taken > size:
-            return f"{taken} samples taken of the {size} that the lane has"
-        if draws is not None and taken > draws:
-            return f"{taken} samples were taken before it, in {draws} draws"
-        return None
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) of the lane's sample number `count`; `ValueError` if there is none."""
@@ -108,9 +95,6 @@ class OrderedCursor(Cursor):
     @property
     def num_samples(self) -> Sequence[int]:
         return self._num_samples
-
-    def packed_references(self, count: int) -> bytes | None:
-        return super().packed_references(count) if len(self._num_samples) == 1 else None
 
     def _next_run(self, source: int) -> list[SampleRef]:
         run = super()._next_run(source)

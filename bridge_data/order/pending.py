@@ -1,15 +1,15 @@
 """What a lane has drawn and not yet emitted, as its state keeps it.
 
-Input: items of a saved state, a cursor. Output: references of the samples. Guarantee: pending packs and groups are
-restored as they were chosen, and no payload is stored. An item is stored as the number of its draw, counted from a base
-cursor; on restore, the order is replayed from there to find the sample again. It is `[offset, part]` where a generator
-hook made several parts of a sample, and `[source, epoch, index, part]` where the item is older than the base cursor.
+Reads the items of a saved state, and a cursor. Returns references of the samples. Pending packs and groups are restored
+as they were chosen, and no payload is stored. An item is stored as the number of its draw, counted from a base cursor;
+on restore, the order is replayed from there to find the sample again. It is `[offset, part]` where a generator hook
+made several parts of a sample, and `[source, epoch, index, part]` where the item is older than the base cursor.
 """
 
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bridge_data.errors import DAMAGED_STATE, StateError
@@ -79,6 +79,26 @@ class Pending(Generic[T, U]):
         yield from self.loose()
         for units, _ in self.open:
             yield from itertools.chain.from_iterable(units)
+
+    def only(self: "Pending[Drawn, list[Drawn]]", refs: Container[SampleRef]) -> "Pending[Drawn, list[Drawn]]":
+        """The items of some samples. Packs, buckets and micro-batches lose members; empty ones are dropped, and none is
+        refilled."""
+
+        def left(items: Iterable[Drawn]) -> list[Drawn]:
+            return [item for item in items if item.ref in refs]
+
+        def units_left(units: Iterable[list[Drawn]]) -> list[list[Drawn]]:
+            return [kept for unit in units if (kept := left(unit))]
+
+        buckets = {name: units_left(bucket) for name, bucket in self.buckets.items()}
+        opened = [(units_left(units), emitted) for units, emitted in self.open]
+        return Pending(
+            queue=collections.deque(left(self.queue)),
+            carried=left(self.carried),
+            packs=collections.deque(units_left(self.packs)),
+            buckets={name: bucket for name, bucket in buckets.items() if bucket},
+            open=collections.deque(batch for batch in opened if batch[0]),
+        )
 
     def loose(self: "Pending[T, list[T]]") -> Iterator[T]:
         """All items except those of partly emitted batches."""

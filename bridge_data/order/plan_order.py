@@ -1,8 +1,8 @@
 """The order of a plan: one object per run that makes the cursors of all lanes and restores states.
 
-Input: a plan, a seed, the shuffle settings. Output: geometries and cursors; the fingerprint of the run; saved states
-converted to other weights or sources (migration) or to another number of lanes (re-deal). Guarantee: pure arithmetic
-and tables; it reads no data.
+Reads a plan, a seed and the shuffle settings. Returns geometries and cursors; the fingerprint of the run; saved states
+converted to other weights or sources (migration) or to another number of lanes (re-deal). It is pure arithmetic and
+tables, and reads no data.
 """
 
 import collections
@@ -225,7 +225,7 @@ class PlanOrder:
         if len(state.lanes) < state.num_lanes:
             return False
         for lane, lane_state in state.lanes.items():
-            if max_micro_batches is not None and state.number_of(lane) >= max_micro_batches:
+            if max_micro_batches is not None and state.next_of(lane) >= max_micro_batches:
                 continue
             if lane_state.get("pending") or self.has_next(lane, state):
                 return False

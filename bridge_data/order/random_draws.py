@@ -1,9 +1,9 @@
 """Keyed randomness: random numbers, permutations, and the blend, which says from which source a draw comes.
 
-Input: integers that name a random event (seed, source, epoch, ...); the weights of sources. Output: 64-bit keys, random
-numbers, the permutation of 0..n-1 that belongs to a key; the sources of any block of 64 draws of any lane, and how
-often each source was drawn before any draw. All by arithmetic, without a table or a replay. Guarantee: the same results
-on every platform and in every release. That is why the arithmetic is our own: numpy's generators may change their
+Reads integers that name a random event (seed, source, epoch, ...), and the weights of sources. Returns 64-bit keys,
+random numbers, the permutation of 0..n-1 that belongs to a key; the sources of any block of 64 draws of any lane, and
+how often each source was drawn before any draw. All of it is arithmetic, without a table or a replay. Results are the
+same on every platform and in every release. That is why the arithmetic is our own: numpy's generators may change their
 streams between versions, and a resumed run must continue the order it left. At every multiple of 64 draws of a lane,
 each source is within 3.4 draws of its exact share; with scheduled weights, within each phase.
 

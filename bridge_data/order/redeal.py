@@ -165,7 +165,7 @@ def redeal_ordered(
     blocks, starting with the lane whose turn it is.
     """
     old = _OldLanes(state, make_cursor)
-    taken = old.positions_in(0, row)[:, 2].tolist()
+    taken = old.positions(0)[:, 2].tolist()
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
@@ -236,20 +236,9 @@ class _OldLanes:
     def __len__(self) -> int:
         return len(self.states)
 
-    def positions_in(self, source: int, row: Row | OrderedRow) -> NDArray[np.int64]:
-        """`positions` after a check that the furthest is within the row; `StateError` naming the lane if not.
-
-        Windows and offsets are checked later, when they are used.
-        """
-        positions = self.positions(source)
-        lane = int(positions[:, 0].argmax())
-        if fault := row.fault(lane, positions[lane].tolist(), self.states[lane]["draws"]):
-            raise self.error(lane, source, fault)
-        return positions
-
     def last_touched(self, source: int, row: Row) -> int:
         """The last shuffle of a row that any lane has drawn from, or -1."""
-        positions = self.positions_in(source, row)
+        positions = self.positions(source)
         last = int(positions[positions[:, 3] > 0, 0].max(initial=-1))
         between = np.flatnonzero((positions[:, 3] == 0) & (positions[:, 0] > last))
         return max([last, *(row.last_before(lane, int(positions[lane, 0])) for lane in between.tolist())])
@@ -314,10 +303,9 @@ class _OldLanes:
         return dataclasses.replace(
             self._state,
             generations=generations,
-            next_slot=number if self._state.skips is None else self._state.next_slot,
+            micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
-            extras=self._state.sums().in_extras(self._state.extras),
         )
 
 

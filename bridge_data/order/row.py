@@ -1,7 +1,8 @@
 """Rows: the training order of one source, as lanes read it, window by window.
 
-Input: samples per shard, a geometry, a key; a lane and the number of a window. Output: the samples of that window.
-Guarantee: over all lanes, every sample exactly once per epoch, for any number of lanes and any lengths of shards.
+Reads the number of samples of each shard, a geometry and a key; then a lane and the number of a window. Returns the
+samples of that window. Over all lanes, every sample comes exactly once per epoch, for any number of lanes and any
+lengths of shards.
 
 A row is the sequence of the source's chunks in all epochs, permuted per epoch. Chunk q of the row goes to lane
 `q mod num_lanes`: every lane has data, and a chunk is read by one lane only.
@@ -71,9 +72,6 @@ class SampleRow(Protocol):
 
     def starts_at(self, shuffle: int) -> tuple[int, int]:
         """The smallest (epoch, index) of the row from a shuffle on."""
-
-    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
-        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if it is valid."""
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) `count` samples after the start of a window; `ValueError` if they reach `end`."""
@@ -189,21 +187,6 @@ class Row:
     def starts_at(self, shuffle: int) -> tuple[int, int]:
         """The smallest (epoch, index) of a shuffle."""
         return self.first_epoch_of(shuffle), 0
-
-    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
-        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if no fault is found.
-
-        Windows are not computed: whether the offset is within its window is for the caller to check.
-        """
-        shuffle, number, offset, taken = position
-        share, least, most = self.share(lane, shuffle), self.chunks.shortest, self.chunks.longest
-        if number >= share.num_windows and any(position):
-            return f"there is no window {number} of shuffle {shuffle}, of which the lane has {share.num_windows}"
-        if not offset <= taken <= share.num_chunks * most or (offset < taken and not number):
-            return f"{taken} samples taken of shuffle {shuffle} do not lead to offset {offset} in window {number}"
-        taken += share.first * least
-        too_many = draws is not None and taken > draws
-        return f"{taken} samples or more were taken before it, in {draws} draws" if too_many else None
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) of the lane's sample `count` samples after the start of window `number`.

@@ -1,10 +1,9 @@
 """The state of a loader: the position of each lane, and a fingerprint of the run that the positions belong to.
 
-Input: lane states, the fingerprint; or a saved state as plain data. Output: one plain dict of int, float, str, list and
-dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Guarantees: a state that is read is as it
-was saved, lane by lane, or is a `StateError` that names the lane (whether a position exists in the data is checked
-later, when the position is used); and it is restored only in a run where it means the same samples, or is a
-`StateError` that names the differences.
+Reads lane states and the fingerprint, or a saved state as plain data. Returns one plain dict of int, float, str, list
+and dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Raises a `StateError` that names the
+lane if a state is not as it was saved (whether a position exists in the data is checked later, when it is used), and
+one that names the differences if a state is restored in a run where it would mean other samples.
 
 A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
 lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
@@ -19,26 +18,18 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order import step_skips
-from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.forget import forgotten_lists
-from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums, Uncounted
+from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
 FORMAT = "bridge_data.loader"
-VERSION = 3
+VERSION = 4
 """The version of the state format; it also changes with the order."""
 
 LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `costs`, `inbox`, `planned`, `pending` and
-`extras`;
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
 `{}` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
@@ -60,11 +51,12 @@ class LoaderState:
     """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
-    """Data, weights and settings that determine which samples the positions mean."""
+    """Data, weights and settings that determine which samples the positions mean. What is a dict by the unique names of
+    sources is compared for those that both runs have."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
-    next_slot: int
-    """The first micro-batch of the job that not every rank has emitted yet; with `skips`, its slot."""
+    micro_batch_index: int
+    """The first micro-batch of the job that not every rank has got yet, and that is not skipped."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
     """Samples drawn by the job before the last re-deal, after which lanes count draws from 0; for schedules."""
@@ -73,11 +65,11 @@ class LoaderState:
     ended: bool = False
     """Whether the pass over finite data is complete; a restore then starts the next pass."""
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """See `EXTRAS`."""
+    """What features keep: see `order.extras`."""
     repetition: int = 0
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
-    uncounted: Uncounted | None = dataclasses.field(default=None, repr=False, compare=False)
-    """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
+    skips: StepSkips | None = None
+    """The micro-batches that no rank gets, also those that are over; None if there are none."""
 
     @property
     def num_lanes(self) -> int:
@@ -90,29 +82,38 @@ class LoaderState:
         return len(self.lanes) == self.num_lanes
 
     @property
-    def skips(self) -> StepSkips | None:
-        """The steps that are skipped, also those that are over; None if there are none."""
-        return StepSkips.of_extras(self.extras)
+    def num_handed_out(self) -> int:
+        """The micro-batches of the job that all ranks have got: those before `micro_batch_index`, without skipped
+        ones."""
+        index = self.micro_batch_index
+        return index if self.skips is None else self.skips.num_handed_out(index)
 
-    @property
-    def next_number(self) -> int:
-        """The micro-batch that comes in `next_slot`, by its number in the run without skips."""
-        return self.next_slot if (skips := self.skips) is None else skips.number(self.next_slot)
+    def num_made(self, lane: int) -> int:
+        """How many micro-batches a lane has made."""
+        number: int = self.lanes[lane].get("micro_batches", 0)
+        return number
 
-    def place_of(self, lane: int) -> int:
-        """The next micro-batch of a lane, by its place: how many it has made."""
-        place: int = self.lanes[lane].get("micro_batches", 0)
-        return place
+    def next_of(self, lane: int) -> int:
+        """The index of the micro-batch that a lane makes next."""
+        return self.num_made(lane) * self.num_lanes + lane
 
-    def number_of(self, lane: int) -> int:
-        """The next micro-batch of a lane, by its number in the run without skips."""
-        return self.place_of(lane) * self.num_lanes + lane
+    def skipping(self, skips: StepSkips) -> Self:
+        """This state with more micro-batches that are skipped: those of `skips` that come after it.
 
-    def slot_of(self, lane: int) -> int:
-        """The slot in which a lane hands out its next micro-batch."""
-        if (skips := self.skips) is None:
-            return self.number_of(lane)
-        return skips.slot_of_lane(lane, self.num_lanes, self.place_of(lane))
+        Raises:
+            ConfigError: if the data end.
+        """
+        if self.is_finite:
+            raise ConfigError(
+                f"{skips}: steps are skipped in endless training only, and these data end (validation, "
+                "repeat=False, overfit_batches)"
+            )
+        ahead = skips.from_index(self.micro_batch_index)
+        if ahead is None:
+            return self
+        all_skips = ahead.joined(self.skips)
+        index = all_skips.index_after(all_skips.num_handed_out(self.micro_batch_index))
+        return dataclasses.replace(self, skips=all_skips, micro_batch_index=index)
 
     @property
     def is_finite(self) -> bool:
@@ -120,74 +121,20 @@ class LoaderState:
         run = self.fingerprint
         return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
 
-    def num_emitted(self, lane: int) -> int:
-        """How many micro-batches a lane has handed out."""
-        return self._num_of_lane(lane, self.place_of(lane))
-
-    def num_emitted_before(self, lane: int) -> int:
-        """How many micro-batches a lane hands out before `next_slot`."""
-        return self._num_of_lane(lane, -(-max(0, self.next_number - lane) // self.num_lanes))
-
-    def _num_of_lane(self, lane: int, place: int) -> int:
-        return place if (skips := self.skips) is None else skips.num_of_lane(lane, self.num_lanes, place)
-
-    def settled(self) -> "LoaderState":
-        """This state with everything in the lanes' ledgers."""
-        if self.uncounted is None:
-            return self
-        lanes, names = dict(self.lanes), [name for name, _ in self.fingerprint["sources"]]
-        for lane, count, own in ledger.sums_by_lane(self.uncounted, self._lanes_of, names, self.repetition):
-            extras = lanes[lane].get("extras", {})
-            before = LedgerSums.of_extras(extras) or LedgerSums(since=self.num_emitted(lane) - count)
-            lanes[lane] = {**lanes[lane], "extras": before.plus(own).in_extras(extras)}
-        return dataclasses.replace(self, lanes=lanes, uncounted=None)
-
-    def _lanes_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lanes that made the micro-batches in some slots."""
-        skips = self.skips
-        numbers = slots if skips is None else np.array([*map(skips.number, slots.tolist())])
-        return numbers % self.num_lanes
-
-    def sums(self) -> LedgerSums:
-        """The ledger: the sums over all that the lanes handed out, and all before the last re-deal."""
-        state = self.settled()
-        before = LedgerSums.of_extras(state.extras)
-        found, since = before or LedgerSums(), 0
-        for lane, lane_state in state.lanes.items():
-            own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=state.num_emitted(lane))
-            found = found.plus(own)
-            if own.since:
-                since = max(since, (own.since - 1) * state.num_lanes + lane + 1)
-        return found if before else dataclasses.replace(found, since=since)
-
-    def with_sums_of(self, last: "LoaderState") -> "LoaderState":
-        """This state, the beginning of finite data, with the ledger of `last`, which it continues."""
-        if self.num_lanes != last.num_lanes:
-            return dataclasses.replace(self, extras={**last.sums().in_extras(last.extras), **self.extras})
-        last, lanes = last.settled(), dict(self.lanes)
-        for lane in lanes:
-            if extras := last.lanes[lane].get("extras"):
-                lanes[lane] = {"draws": 0, "cursors": {}, "micro_batches": 0, "extras": extras}
-        return dataclasses.replace(self, lanes=lanes, extras={**last.extras, **self.extras})
-
-    def ledger_line(self) -> str:
-        """The ledger of a whole state as one line: equal lines, equal data."""
-        return f"data ledger at micro-batch {self.next_slot}: {self.sums()}"
-
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
-        lanes = self.settled().lanes
         data = {
             "format": FORMAT,
             "version": VERSION,
             "fingerprint": self.fingerprint,
             "generations": [list(generation) for generation in self.generations],
-            "next_slot": self.next_slot,
+            "micro_batch_index": self.micro_batch_index,
             "drawn_before": self.drawn_before,
             **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
-            "lanes": {str(lane): state for lane, state in lanes.items()},
+            **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
+            "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
         return with_checksums(data)
@@ -197,8 +144,7 @@ class LoaderState:
         """The inverse of `to_dict`, if this is what was saved.
 
         Raises:
-            StateError: for another format or version, an unknown extra, or a lane that is not as it was saved, which is
-                named.
+            StateError: for another format or version, or a lane that is not as it was saved, which is named.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
@@ -209,45 +155,45 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"the loader state has format {data.get('version')}, this release reads format {VERSION}: the same "
+                f"the loader state is of version {data.get('version')}, this release reads version {VERSION}: the same "
                 "cursors may mean other samples. Start the data from the beginning (restore the model without the "
                 "state of its data), or resume with the release that wrote it."
             )
         _check_checksums(data)
-        _check_extras("extras", data)
-        for lane, of_lane in data["lanes"].items():
-            _check_extras(f"lanes.{lane}.extras", of_lane)
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
         state = cls(
             fingerprint=data["fingerprint"],
             generations=generations,
-            next_slot=data["next_slot"],
+            micro_batch_index=data["micro_batch_index"],
             lanes={int(lane): state for lane, state in data["lanes"].items()},
             drawn_before=data["drawn_before"],
             epoch_batches=data.get("epoch_batches", 0),
             ended=data.get("ended", False),
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
+            skips=StepSkips.of([SkippedRange(*one) for one in data.get("skips", ())]),
         )
         state.check_counts()
         return state
 
     def check_counts(self) -> None:
-        """Check that each lane has handed out as many micro-batches as the job had at this step. Of finite data, whose
-        lanes end at different times, nobody can tell.
+        """Check that each lane has made what the job had got of it at this step; micro-batches that are skipped, it may
+        have made or not. Of finite data, whose lanes end at different times, nobody can tell.
 
         Raises:
             StateError: naming the lane.
         """
         if self.is_finite:
             return
+        skips, index = self.skips or (), self.micro_batch_index
         for lane in self.lanes:
-            made, expected = self.num_emitted(lane), self.num_emitted_before(lane)
-            if made != expected:
+            following, expected = self.next_of(lane), index + (lane - index) % self.num_lanes
+            first, stop = sorted((following, expected))
+            if any(one not in skips for one in range(first, stop, self.num_lanes)):
                 raise _damaged(
                     f"lanes.{lane}",
-                    f"has handed out {made} micro-batches, expected {expected}, as {self.num_lanes} lanes have handed "
-                    f"out {self.next_slot}: it is of another step",
+                    f"goes on with micro-batch {following}, expected {expected}, as {self.num_lanes} lanes have made "
+                    f"all before {index}: it is of another step",
                 )
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
@@ -297,35 +243,38 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
 
 
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
-    common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
+    was, now = dict(saved.get("sources") or []), dict(current.get("sources") or [])
     for name in [*saved, *(name for name in current if name not in saved)]:
-        was, now = saved.get(name), current.get(name)
-        if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
-            was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
-        if name == "contents":
-            yield from _other_contents(was, now, dict(current["sources"]))
-            continue
-        if name != "sources":
-            if was != now:
-                yield name, f"{name}: the state has {was}, this run has {now}"
-            continue
-        was_keys, now_keys = dict(was or []), dict(now or [])
-        gone = [f"{label} ({key})" for key, label in was_keys.items() if key not in now_keys]
-        new = [f"{label} ({key})" for key, label in now_keys.items() if key not in was_keys]
-        if gone or new:
-            changed = sorted(
-                {str(label) for key, label in was_keys.items() if key not in now_keys} & {*now_keys.values()}
-            )
-            hint = (
-                f"; {', '.join(changed)}: the shards, the split, `subset:` or what `where:` chooses differ"
-                if changed
-                else ""
-            )
-            yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
-        elif list(was_keys) != list(now_keys):
-            yield name, "sources: the same, in another order"
-        if exchanged := _exchanged(was_keys, now_keys):
-            yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
+        before, after = saved.get(name), current.get(name)
+        if name == "sources":
+            yield from _other_sources(was, now)
+        elif name == "contents":
+            yield from _other_contents(before, after, now)
+        else:
+            before, after = (_of_common(of, was, now) for of in (before, after))
+            if before != after:
+                yield name, f"{name}: the state has {before}, this run has {after}"
+
+
+def _of_common(value: Any, was: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """What is by source, of those that both runs have: one that is gone or new is told as such."""
+    if isinstance(value, dict) and value.keys() <= was.keys() | now.keys():
+        return {key: of for key, of in value.items() if key in was and key in now} or None
+    return value
+
+
+def _other_sources(was: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
+    """Sources by their unique names, with their labels."""
+    gone = [f"{label} ({key})" for key, label in was.items() if key not in now]
+    new = [f"{label} ({key})" for key, label in now.items() if key not in was]
+    if gone or new:
+        changed = sorted({str(label) for key, label in was.items() if key not in now} & {*now.values()})
+        hint = f"; {', '.join(changed)}: the shards, the split, or which samples are chosen differ" if changed else ""
+        yield "sources", f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
+    elif [*was] != [*now]:
+        yield "sources", "sources: the same, in another order"
+    if exchanged := _exchanged(was, now):
+        yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
 
 
 def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:
@@ -362,12 +311,6 @@ _UNEVEN_REPETITIONS = (
 )
 
 
-_OTHER_LISTS = (
-    ". If they differ in `forgotten`: a list of forgotten samples was written while the ranks started, and only some "
-    "of them saw it; restart all of them from the last checkpoint"
-)
-
-
 def parse_state(data: LoaderState | dict[str, Any]) -> LoaderState:
     """`data` as a state, checked in full if it is plain data.
 
@@ -382,6 +325,16 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     TP, CP and PP ranks of one data-parallel rank hold equal copies of the same lanes; one copy is enough.
 
+    >>> from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_val_dataset
+    >>> def state_of(rank):
+    ...     texts = {"val": [TextSample(__key__=str(number), text="a") for number in range(100)]}
+    ...     config = WorkerConfig(rank=rank, world_size=2, num_workers=0)
+    ...     loader = get_savable_loader(get_val_dataset(texts, worker_config=config, batch_size=4))
+    ...     next(iter(loader))
+    ...     return loader.save_state_rank()
+    >>> len(merge_states([state_of(0), state_of(1)])["lanes"])
+    16
+
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.
     """
@@ -394,11 +347,11 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     names = names or [f"state number {number}" for number in range(len(parts))]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
-    same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
+    same = ["generations", "drawn_before", "extras", "repetition", "skips", "micro_batch_index", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
         same = ["generations", "drawn_before", "extras", "repetition"]
-        slots = [part.next_slot for part in parts if not part.ended]
-        merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
+        slots = [part.micro_batch_index for part in parts if not part.ended]
+        merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
     for of, part in zip(names, parts, strict=True):
         part.check(merged.fingerprint)
@@ -406,7 +359,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(
                     f"{of} has {name} {getattr(part, name)}, {names[0]} has {getattr(merged, name)}: {_OTHER_STEPS}"
-                    + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
+                    + (_UNEVEN_REPETITIONS if name == "repetition" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:
@@ -424,28 +377,12 @@ def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
     going_on = [(of, part) for of, part in zip(names, parts, strict=True) if not part.ended]
     for of, part in going_on[1:]:
         first_of, first = going_on[0]
-        if part.next_slot == first.next_slot or len(part.lanes) != len(first.lanes):
+        if part.micro_batch_index == first.micro_batch_index or len(part.lanes) != len(first.lanes):
             continue
-        here, there = (sum(map(state.num_emitted, state.lanes)) for state in (part, first))
+        here, there = (sum(map(state.num_made, state.lanes)) for state in (part, first))
         if abs(here - there) > 1:
             raise StateError(f"{of} has handed out {here} micro-batches, {first_of} {there}: {_OTHER_STEPS}")
 
-
-class LedgerLog:
-    """Logs the line of a saved state, once."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, state: LoaderState) -> None:
-        """Log the line of a whole state, unless it equals the previous one."""
-        if logger.isEnabledFor(logging.INFO) and (line := state.ledger_line()) != self._last:
-            logger.info("%s", line)
-            self._last = line
-
-
-ledger_log = LedgerLog()
-"""The one of this process."""
 
 _RUN = "run"
 _NOT_SHOWN = ("format", "version", "lanes", "checksums")
@@ -497,28 +434,6 @@ def _changed(what: str, fields: Any, saved: Any, found: int) -> StateError:
         f"not as saved with this run, at this step: the checksum of {shown or 'no position'} is {found}, and the "
         f"saved one is {reprlib.repr(saved)}",
     )
-
-
-EXTRAS: Mapping[str, int] = {
-    ledger.NAME: ledger.VERSION,
-    step_skips.NAME: step_skips.VERSION,
-    forgotten_lists.NAME: forgotten_lists.VERSION,
-}
-"""The extras that this release can read, and the version of each.
-
-An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
-A release that does not know the name or the version refuses the state instead of losing the data.
-"""
-
-
-def _check_extras(path: str, state: dict[str, Any]) -> None:
-    for name, extra in state.get("extras", {}).items():
-        if EXTRAS.get(name) != extra["version"]:
-            known = ", ".join(f"{one} {number}" for one, number in EXTRAS.items())
-            raise StateError(
-                f"{path}.{name}: version {extra['version']!r}, which this release does not know (it knows {known}); "
-                "resume with the release that wrote it, or a later one"
-            )
 
 
 def _damaged(what: str, fault: str) -> StateError:

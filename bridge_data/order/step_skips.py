@@ -1,20 +1,12 @@
-"""Skipped steps: when each micro-batch of the original run comes.
+"""Skipped steps: the micro-batches of the job that lanes make and no rank gets.
 
-A micro-batch has a *number* in the run without skips, which says what is in it and which lane makes it. Its *place* is
-its index among those that the lane makes: number = place * num_lanes + lane. Its *slot* says when the job hands it out.
-Without skips, slot and number are equal.
-
-Input: ranges of numbers that are skipped. Output: the number of a slot, the slot of a number, the slots of a lane.
-Guarantee: arithmetic alone, so it is the same on any number of ranks, workers and lanes.
-
-A state keeps the ranges in its `extras`, also those that are over, because later slots and numbers differ by them:
-`{"step_edits": {"version": 1, "data": [[first, stop, 0], ...]}}`, sorted by `first`. (States of releases that could
-also repeat steps have a 2 instead of the 0; these are refused.)
+Reads the steps that the options name. Returns ranges of micro-batch indices, and how indices and what was handed out
+relate: the trainer's step N of a run with skips has the data of a later step of the run without. Arithmetic alone, so
+it is the same on any number of ranks, workers and lanes. Raises a ConfigError for steps that are no numbers, overlap,
+or cannot be shared by the ranks.
 """
 
-import bisect
 import dataclasses
-import functools
 import itertools
 import re
 import reprlib
@@ -22,10 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from bridge_data.errors import ConfigError
-
-NAME = "step_edits"
-"""The name of the extra."""
-VERSION = 1
 
 _STEPS = re.compile(r"([0-9]{1,15})(?:(?:-|\.\.)([0-9]{1,15}))?")
 
@@ -76,17 +64,6 @@ class StepSkips:
         }
         return cls.of(list(texts), texts)
 
-    @classmethod
-    def of_extras(cls, extras: Mapping[str, Any]) -> "Self | None":
-        """The ranges in the checked `extras` of a state; None if it has none."""
-        if NAME not in extras:
-            return None
-        return cls(tuple(SkippedRange(first, stop) for first, stop, _ in extras[NAME]["data"]))
-
-    def in_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """`extras` with these ranges."""
-        return {**extras, NAME: {"version": VERSION, "data": [[first, stop, 0] for first, stop in self.ranges]}}
-
     def __str__(self) -> str:
         return ", ".join(map(self.name, self.ranges))
 
@@ -102,67 +79,38 @@ class StepSkips:
         assert both is not None
         return both
 
-    @functools.cached_property
-    def _num_before(self) -> list[int]:
-        """For each range, and after the last one, the micro-batches skipped before it."""
-        return [0, *itertools.accumulate(stop - first for first, stop in self.ranges)]
+    def __contains__(self, index: object) -> bool:
+        """Whether the micro-batch of this index is skipped."""
+        return any(first <= index < stop for first, stop in self.ranges)  # type: ignore[operator]
 
-    @functools.cached_property
-    def _begins(self) -> list[int]:
-        """For each range, the slot in which its first micro-batch would come."""
-        return [first - before for (first, _), before in zip(self.ranges, self._num_before, strict=False)]
+    def num_handed_out(self, index: int) -> int:
+        """How many of the micro-batches before `index` are handed out."""
+        return index - sum(min(stop, index) - first for first, stop in self.ranges if first < index)
 
-    def number(self, slot: int) -> int:
-        """The micro-batch that comes in a slot."""
-        return slot + self._num_before[bisect.bisect_right(self._begins, slot)]
-
-    def range_with(self, number: int) -> SkippedRange | None:
-        """The range that skips a micro-batch; None if it is handed out."""
-        at = bisect.bisect_right(self.ranges, number, key=lambda one: one.first) - 1
-        return self.ranges[at] if at >= 0 and number < self.ranges[at].stop else None
-
-    def slot_from(self, number: int) -> int:
-        """The first slot that has a micro-batch of this number or a higher one."""
-        at = bisect.bisect_right(self.ranges, number, key=lambda one: one.first)
-        within = max(0, self.ranges[at - 1].stop - number) if at else 0
-        return number + within - self._num_before[at]
-
-    def slot(self, number: int) -> int | None:
-        """The slot in which a micro-batch comes; None if it is skipped."""
-        return None if self.range_with(number) else self.slot_from(number)
-
-    def slot_of_lane(self, lane: int, num_lanes: int, place: int) -> int:
-        """The slot of the first micro-batch that a lane hands out, of its own from `place` on."""
-        number = place * num_lanes + lane
-        while (skipped := self.range_with(number)) is not None:
-            number = skipped.stop + (lane - skipped.stop) % num_lanes
-        return self.slot_from(number)
-
-    def num_of_lane(self, lane: int, num_lanes: int, place: int) -> int:
-        """How many of a lane's first `place` micro-batches are handed out."""
-        stop = place * num_lanes + lane
-        skipped = [(first, min(end, stop)) for first, end in self.ranges if first < stop]
-        return place - sum(
-            (end - lane + num_lanes - 1) // num_lanes - (first - lane + num_lanes - 1) // num_lanes
-            for first, end in skipped
-        )
+    def index_after(self, num_handed_out: int) -> int:
+        """The index of the micro-batch that comes after so many were handed out."""
+        index = num_handed_out
+        for first, stop in self.ranges:
+            index += stop - first if first <= index else 0
+        return index
 
     def check_shared(self, begin: int, world_size: int) -> None:
-        """Check that ranks continuing from slot `begin` get one micro-batch each of every `world_size` slots. They do
-        if the number does not jump within these, or by a multiple of `world_size`, as where whole steps are skipped.
+        """Check that ranks continuing from micro-batch `begin` take turns: of every `world_size` micro-batches that are
+        handed out, each gets one. They do if whole multiples of `world_size` come before a range, or are in it.
 
         Raises:
             ConfigError: if they do not.
         """
-        for (first, stop), jump in zip(self.ranges, self._begins, strict=True):
-            if jump >= begin and (jump - begin) % world_size and (stop - first) % world_size:
+        for first, stop in self.ranges:
+            before = self.num_handed_out(first) - self.num_handed_out(begin)
+            if first >= begin and before % world_size and (stop - first) % world_size:
                 raise ConfigError(
-                    f"{self}: {world_size} data-parallel ranks cannot share the {jump - begin} micro-batches up to "
+                    f"{self}: {world_size} data-parallel ranks cannot share the {before} micro-batches up to "
                     "there equally; skip whole steps, with a global batch that the ranks can share"
                 )
 
-    def from_number(self, reached: int) -> "StepSkips | None":
-        """These ranges without the micro-batches before number `reached`; None if nothing is left."""
+    def from_index(self, reached: int) -> "StepSkips | None":
+        """These ranges without the micro-batches before `reached`; None if nothing is left."""
         left = {one: SkippedRange(max(one.first, reached), one.stop) for one in self.ranges if one.stop > reached}
         names = {left[one]: name for one, name in self.names.items() if one in left}
         return type(self).of([*left.values()], names)
@@ -185,10 +133,6 @@ class StepSkips:
                     first = min(taken.stop, stop)
             if first < stop:
                 yield SkippedRange(first, stop)
-
-    def ahead(self, slot: int) -> list[SkippedRange]:
-        """The ranges that begin in `slot` or later."""
-        return [one for one, begin in zip(self.ranges, self._begins, strict=True) if begin >= slot]
 
 
 def parse_steps(option: str, steps: Sequence[Any]) -> list[range]:

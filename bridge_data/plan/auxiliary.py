@@ -5,7 +5,7 @@
       pages: filesystem://../scans       # a folder, whose files are read by their paths in it
       remote: filesystem+msc://profile/scans
 
-Enters: the node. Leaves: an `AuxReference` for each name. Guarantee: once checked, the data exist.
+Reads the node. Returns an `AuxReference` for each name. Raises a `ConfigError` if such data do not exist.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """The plan: which sources there are and how they are blended, as a tree and as a flat list.
 
-Enters: a tree of blends with weights. Leaves: the sources in the order of the tree, each with its share: the product of
+Reads a tree of blends with weights. Returns the sources in the order of the tree, each with its share: the product of
 the normalised weights on the path to it. With weight schedules, there is a list of shares for each sample at which a
-weight changes. Guarantee: shares are computed exactly from the weights as written, and rounded once, so weights 0.3 and
-0.1 are the same blend as 3 and 1. Shares sum to 1, and are 0 only where a weight is.
+weight changes. Shares are computed exactly from the weights as written, and rounded once, so weights 0.3 and 0.1 are
+the same blend as 3 and 1. Shares sum to 1, and are 0 only where a weight is.
 
 A weight is a finite number of 0 or more, or a schedule of such numbers over the samples drawn so far; 0 pauses the
 item:

@@ -1,8 +1,9 @@
 """YAML files: values that keep their file and line, so that every error can name them; and paths in YAML files.
 
-Enters: the text of a YAML file. Leaves: a tree of `Node`. Only plain scalars, lists and mappings with string keys are
+Reads the text of a YAML file. Returns a tree of `Node`. Only plain scalars, lists and mappings with string keys are
 accepted; no tag can construct an object. Scalars are read as Energon reads them: unquoted `true`, `yes`, `false`, `no`,
-`null`, `~`, integers and floats (`1e-3` too) are values, everything else is a string, dates too.
+`null`, `~`, integers and floats (`1e-3` too) are values, everything else is a string, dates too. Raises a `ConfigError`
+that names file and line.
 
 Paths are relative to the file, with `~` and environment variables. A relative path in a file at a URL is in the same
 store.

@@ -100,7 +100,7 @@ def kind_of_file(name: str) -> str:
     return "" if found == "litdata" and not _CHUNK.search(name) else found
 
 
-def told(found: Mapping[str, list[str]]) -> str:
+def in_words(found: Mapping[str, list[str]]) -> str:
     """What is there, for messages: `2 tars (such as 0.tar) and 1 Parquet file (a.parquet)`."""
     return " and ".join(
         f"{len(names):,} {KINDS[kind].title} ({'such as ' * (len(names) > 1)}{min(names)})"
@@ -118,7 +118,8 @@ def check_one_kind(folder: str, names: Iterable[str]) -> None:
     if len(found) > 1:
         ways = [f"{_path_of(folder, kind, files)} for its {KINDS[kind].title}" for kind, files in found.items()]
         raise ConfigError(
-            f"{folder}: holds data of {len(found)} kinds, {told(found)}. Say which is meant: give {' or '.join(ways)}"
+            f"{folder}: holds data of {len(found)} kinds, {in_words(found)}. "
+            f"Say which is meant: give {' or '.join(ways)}"
         )
 
 
@@ -140,7 +141,7 @@ def why_no_lines(path: str) -> str | None:
     if storage.is_folder(path):
         found = kinds_of(files_below(path))
         command = bridge_command("convert", path, "DST")
-        return f"{path}: holds {told(found)}: {_ONE_FILE}, or run `{command}`" if [*found] == ["jsonl"] else None
+        return f"{path}: holds {in_words(found)}: {_ONE_FILE}, or run `{command}`" if [*found] == ["jsonl"] else None
     if kind_of_file(path) != "jsonl":
         return None
     if storage.is_file(path):

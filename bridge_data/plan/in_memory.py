@@ -1,8 +1,8 @@
 """A data set in memory, a list of samples or any map-style data set, as a source like any other.
 
-Enters: dicts, which become crude samples for cookers, or `Sample`s. Leaves: a `Source`, whose records hold values
-instead of bytes. Guarantee: order and states are those of any data set of one shard; a state is refused for data with
-another fingerprint; changing a sample does not change the data, as each read returns a copy.
+Reads dicts, which become crude samples for cookers, or `Sample`s. Returns a `Source`, whose records hold values instead
+of bytes. Order and states are those of any data set of one shard. Changing a sample does not change the data, as each
+read returns a copy. A state is refused for data with another fingerprint.
 """
 
 from __future__ import annotations
@@ -168,6 +168,11 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
     Dicts become crude samples: bytes are decoded by the extension of their name, like files; other values stay
     unchanged. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or the item's
     number. It is a deep copy of the item.
+
+    >>> from bridge_data import TextSample
+    >>> data = InMemoryDataset([TextSample(__key__=str(number), text="a") for number in range(10)])
+    >>> data.build().num_samples
+    10
 
     Args:
         fingerprint: a name for the contents, checked against states; None to make one of the number of items,

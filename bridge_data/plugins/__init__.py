@@ -18,6 +18,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "table files": "bridge_data.plugins.tables.table_rows:open_files",
         "tables": "bridge_data.plugins.tables.table_rows:open_rows",
     },
+    "extras": {
+        "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
+        "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
+    },
     "formats": {
         **dict.fromkeys(
             (".parquet", ".arrow", ".lance", ".mds", ".bin", "tables"), "bridge_data.plugins.tables.table_files:Tables"
@@ -29,9 +33,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },
     "nodes": {
         "join": "bridge_data.plugins.joins.declared_join:declare_join",
+    },
+    "recorders": {
+        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
     },
     "withheld": {
         "files": "bridge_data.plugins.forget.record_lists:forgotten_in",

@@ -68,6 +68,9 @@ def write(
     items whose samples are stored, but again for items of which it made none. If the call has finished before and the
     number of items is known, it only logs that.
 
+    >>> write(lambda number: {"__key__": f"{number:06}", "txt": f"document {number}"}, "texts", items=range(100))
+    100
+
     Args:
         source: samples for `ShardWriter.write`; or a function that makes from an item one sample, several (a
             list or a generator, held in memory together), or None. It may raise `SkipSample`.

@@ -635,6 +635,12 @@ class ShardWriter:
     exception, or the process is killed, whole shards stay, and there is no (new) `.nv-meta`. The next writer of the
     folder continues: `key in writer` says whether a sample is already stored.
 
+    >>> with ShardWriter("texts", split={"train": 0.9, "val": 0.1}) as writer:
+    ...     for number in range(100):
+    ...         writer.write({"__key__": f"{number:06}", "txt": f"document {number}"})
+    >>> writer.num_samples
+    100
+
     Args:
         split: the share of each split part. The hash of a sample's key selects its part, so it stays there when samples
             are added; None: all in `train`.

@@ -326,7 +326,7 @@ def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
         if shared is not None:
             fix_command = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
             raise DatasetError(
-                f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
+                f"{root}: {shared.in_words(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
                 f"`{fix_command}` first, which puts the shard's name in front of each key."
             )
         with replacing(path) as temporary:

@@ -54,17 +54,15 @@ from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
 from bridge_data.data.tar_scan import ScanNotes, has_surrogates
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.folder_contents import files_below, kinds_of, told, why_no_lines
+from bridge_data.plan.folder_contents import files_below, in_words, kinds_of, why_no_lines
 from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
+from bridge_data.replacement import ENERGON_VERSION
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, write_file, writing
-
-ENERGON_VERSION = "7.4.1"
-"""The version of Energon whose formats are written."""
 
 Split = Callable[[Sequence[str]], dict[str, list[str]]]
 """Shard names, in order, to shard names by split part: `split_by_ratio` or `split_by_patterns` with their settings."""
@@ -180,8 +178,8 @@ def _check_tars_alone(root: Location, exclude: str | None) -> None:
         endings = sorted({os.path.splitext(name)[1] for files in others.values() for name in files})
         more = "|".join([*([] if exclude is None else [exclude]), *(f"{re.escape(ending)}$" for ending in endings)])
         raise ConfigError(
-            f"{root}: holds data of {len(found)} kinds, {told(found)}. If the tars are the data set, give --exclude "
-            f"{shlex.quote(more)}; if not, do without prepare: other data are read in place, or converted"
+            f"{root}: holds data of {len(found)} kinds, {in_words(found)}. If the tars are the data set, give "
+            f"--exclude {shlex.quote(more)}; if not, do without prepare: other data are read in place, or converted"
         )
 
 
@@ -269,7 +267,7 @@ def scan_share(
         notes = ScanNotes()
         for name in results.names:
             notes.merge(results.notes(name))
-    return len(results.names), num_scanned, notes.told()
+    return len(results.names), num_scanned, notes.messages()
 
 
 def _check_unique(root: Location, names: list[str], parts: Mapping[str, list[str]]) -> None:
@@ -416,7 +414,7 @@ def write_indexes(
         assert database is not None
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and (config.fix_duplicates or config.unique_keys):
-            raise SharedKeysError(f"{root}: {shared.told(results.names)}")
+            raise SharedKeysError(f"{root}: {shared.in_words(results.names)}")
         preparation = _summed_up(results, shared, note)
         info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
         texts = {**(files or {}), INFO_YAML: _yaml(info), INFO_JSON: _json(info)}
@@ -529,12 +527,12 @@ def _summed_up(results: ScanResults, shared: SharedKeys | None, note: str | None
         found.merge(results.notes(name))
         if len(parts) < MAX_PARTS:
             parts.update(dict.fromkeys(results.segment(name).names))
-    notes = found.told()
+    notes = found.messages()
     if not any(entry.count for entry in entries):
         raise DatasetError(f"{results.root}: there are no samples; {'; '.join(notes)}")
     if shared is not None:
         notes.append(
-            f"{shared.told(results.names)}: their keys are written as SHARD/KEY. Joins by key and media metadata "
+            f"{shared.in_words(results.names)}: their keys are written as SHARD/KEY. Joins by key and media metadata "
             "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
         )
     if note is not None:

@@ -48,9 +48,9 @@ def _to_fill(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bo
 
 def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors of one shape and dtype."""
-    odd = (type(one) is not torch.Tensor or one.requires_grad or one.layout is not torch.strided for one in batch)
-    if any(odd):
-        return torch.stack(batch)
+    for one in batch:
+        if type(one) is not torch.Tensor or one.requires_grad or one.layout is not torch.strided:
+            return torch.stack(batch)
     first = batch[0]
     stacked = _allocated(first, (len(batch), *first.shape))
     if first.nbytes * len(batch) < _LARGE_BYTES:
@@ -90,8 +90,7 @@ def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:
 
 
 def _are_equal(batch: list[torch.Tensor]) -> bool:
-    first = batch[0]
-    return all(value.shape == first.shape and value.dtype == first.dtype for value in batch)
+    return len({(value.shape, value.dtype) for value in batch}) == 1
 
 
 def batch_stack(batch: list[torch.Tensor]) -> torch.Tensor:

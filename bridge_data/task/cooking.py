@@ -2,8 +2,8 @@
 
 A cooker is chosen by the sub-flavors of the data set. It gets the crude sample and, by keyword, the file stores of the
 auxiliary data that the metadataset names; if `@cooker` asks for them, also `primary`, its own data set, and `cache`,
-the loader's cache pool. Errors in cookers or auxiliary data of a source that is known to be crude are found before the
-first sample is read.
+the loader's cache pool. Wrong cookers and auxiliary data of a source that is known to be crude are a `ConfigError`
+before the first sample is read.
 """
 
 import dataclasses

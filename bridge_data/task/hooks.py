@@ -1,8 +1,8 @@
-"""The hooks of a task encoder, and calling them: seeded generators, counted skips, a bounded number of failures.
+"""How a hook of a task encoder is called: seeded generators, counted skips, a bounded number of failures.
 
-Takes a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
+Reads a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
 errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, part)
-only; every skip is counted, and every sample that was cut.
+only. Every skip is counted, and every truncated sample.
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
 `AugmentTaskEncoder` those of the inner encoder.
@@ -96,23 +96,18 @@ def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
 
 def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
     """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
-    if is_overridden(encoder, hook):
+    if _versions(encoder, hook):
         return True
-    return hook in MAPPED_TYPES and getattr(_owner(encoder, hook), MAPPED_TYPES[hook], None) is not None
+    return hook in MAPPED_TYPES and getattr(hook_of(encoder, hook).__self__, MAPPED_TYPES[hook], None) is not None
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
-    """The function to call for `hook`: of the encoder, or of the inner one if it does not override it."""
-    return getattr(_owner(encoder, hook), hook)
-
-
-def _owner(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """The outermost encoder that overrides `hook`, or else the innermost one."""
+    """The function to call for `hook`: of the outermost encoder that overrides it, or else of the innermost one."""
     while isinstance(encoder, AugmentTaskEncoder):
         if hook in vars(encoder) or getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
             break
         encoder = encoder.task_encoder
-    return encoder
+    return getattr(encoder, hook)
 
 
 def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:

@@ -28,6 +28,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.forget.forgotten import forgotten_in
 from bridge_data.plugins.planned.planned import deal_of
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
@@ -140,8 +141,8 @@ class RunOrder:
 
     @property
     def last_state(self) -> int:
-        """The micro-batches before the last state; 0 without one."""
-        return self._begins[-1]
+        """The micro-batches that were handed out before the last state; 0 without one."""
+        return self._num_handed_out(self._begins[-1])
 
     @property
     def num_lanes(self) -> int:
@@ -149,7 +150,7 @@ class RunOrder:
         return self._sections[-1].num_lanes
 
     def micro_batches(self, step: int) -> range:
-        """The micro-batches of the job in a step."""
+        """The micro-batches of the job in a step, as they are handed out."""
         if step < 0:
             raise ConfigError(f"step {step}: steps are counted from 0")
         return self.schedule.micro_batches(step)
@@ -160,8 +161,7 @@ class RunOrder:
 
     def plain_steps(self, step: int) -> list[int]:
         """The steps of the run without skips that have the data of this step; usually one."""
-        numbers = map(self._number, self.micro_batches(step))
-        return sorted({self.step_of(number) for number in numbers})
+        return sorted({self.step_of(index) for index in map(self._index, self.micro_batches(step))})
 
     def at(self, step: int, *, rank: int | None = None) -> RunStep:
         """The samples of the global batch of a step, or of one data-parallel rank in it.
@@ -174,8 +174,9 @@ class RunOrder:
             raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
         numbers = self.micro_batches(step)
         before = self.num_replayed
-        mine = [slot for slot in numbers if rank is None or self._number(slot) % self.world_size == rank]
-        samples = [sample for number in mine for sample in self._samples(step, number)]
+        indices = map(self._index, numbers)
+        mine = [index for index in indices if rank is None or index % self.world_size == rank]
+        samples = [sample for index in mine for sample in self._samples(step, index)]
         assumes = any(self._section(n).assumes_no_skips for n in mine if self._recorded(n) is None)
         return RunStep(
             number=step,
@@ -186,8 +187,8 @@ class RunOrder:
         )
 
     def micro_batch(self, number: int) -> list[RunSample]:
-        """The samples of one micro-batch of the job; none after the end of finite data."""
-        return list(self._samples(self.step_of(number), number))
+        """The samples of one micro-batch of the job, as they are handed out; none after the end of finite data."""
+        return list(self._samples(self.step_of(number), self._index(number)))
 
     def when(
         self,
@@ -209,35 +210,36 @@ class RunOrder:
         unknown = self.unknown(until)
         if unknown and not is_partial:
             raise ConfigError("; ".join(f"{steps_text(steps)}: {reason}" for steps, reason in unknown))
-        end = self.micro_batches(until).stop
+        end = self._index(self.micro_batches(until).stop)
         recorded = {number for number, _ in self._records or () if number < end}
         numbers = set(self._recorded_with(found, end))
         for section, following in itertools.zip_longest(self._sections, self._sections[1:]):
             stop = end if following is None else min(end, following.begin)
-            slots = range(section.begin, stop)
-            if slots and not section.unknown and not recorded.issuperset(slots):
+            here = self._between(section.begin, stop)
+            if here and not section.unknown and not recorded.issuperset(here):
                 numbers |= {*section.find(*found, stop)} - recorded
         return [
             one
-            for number in sorted(numbers)
-            for one in self.micro_batch(number)
+            for index in sorted(numbers)
+            for one in self._samples(self.step_of(self._num_handed_out(index)), index)
             if (one.source_number, one.index) == found
         ]
 
     def unknown(self, until: int) -> list[tuple[range, str]]:
         """(steps, reason) of the steps from 0 to `until` that have micro-batches which neither states nor records
         tell."""
-        end = self.micro_batches(until).stop
+        end = self._index(self.micro_batches(until).stop)
         spans = [(0, self._begins[0], self._before_first)]
         ends = [*self._begins[1:], end]
         spans += [(one.begin, stop, one.unknown) for one, stop in zip(self._sections, ends, strict=True)]
         found: list[tuple[range, str]] = []
         for begin, stop, reason in spans:
-            left: Sequence[int] = range(begin, min(stop, end)) if reason else ()
+            left = self._between(begin, min(stop, end)) if reason else ()
             if self._records is not None:
                 left = [number for number in left if self._recorded(number) is None]
             if left:
-                found.append((range(self.step_of(left[0]), self.step_of(left[-1]) + 1), reason))
+                first, last = (self.step_of(self._num_handed_out(index)) for index in (left[0], left[-1]))
+                found.append((range(first, last + 1), reason))
         return found
 
     @property
@@ -270,8 +272,17 @@ class RunOrder:
             "again before it: give an earlier state"
         )
 
-    def _number(self, slot: int) -> int:
-        return slot if self.skips is None else self.skips.number(slot)
+    def _index(self, num_handed_out: int) -> int:
+        """The index of the micro-batch that comes after so many were handed out."""
+        return num_handed_out if self.skips is None else self.skips.index_after(num_handed_out)
+
+    def _num_handed_out(self, index: int) -> int:
+        return index if self.skips is None else self.skips.num_handed_out(index)
+
+    def _between(self, begin: int, stop: int) -> Sequence[int]:
+        """The micro-batches from `begin` to `stop - 1` that are handed out."""
+        between = range(begin, stop)
+        return between if self.skips is None else [index for index in between if index not in self.skips]
 
     def _recorded(self, number: int) -> Sequence[SampleKey] | None:
         if self._records is None:
@@ -291,11 +302,11 @@ class RunOrder:
             if number < end and any((self._known(number, key).source, key.index) == wanted for key in keys)
         )
 
-    def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
-        section, number = self._section(slot), self._number(slot)
-        lane, rank = number % section.num_lanes, number % self.world_size
-        made = functools.partial(RunSample, step=step, micro_batch=slot, lane=lane, rank=rank, names=self._names)
-        recorded = self._recorded(slot)
+    def _samples(self, step: int, index: int) -> Iterator[RunSample]:
+        section, number = self._section(index), self._num_handed_out(index)
+        lane, rank = index % section.num_lanes, index % self.world_size
+        made = functools.partial(RunSample, step=step, micro_batch=number, lane=lane, rank=rank, names=self._names)
+        recorded = self._recorded(index)
         if recorded is not None:
             for place, key in enumerate(recorded):
                 source = self._numbers[self._known(number, key).source]
@@ -309,7 +320,7 @@ class RunOrder:
                     place_in_pack=None,
                 )
             return
-        for place, unit in enumerate(section.units(slot)):
+        for place, unit in enumerate(section.units(index)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
                 yield made(
                     source=section.source_names[source],
@@ -521,7 +532,7 @@ def open_run(
     if replay and settings.task_encoder is None:
         raise ConfigError("replay: the task encoder of the run is run again; name it (--task-encoder)")
     dataset = settings.order_dataset()
-    if dataset.forgotten is not None and not states and lists is None:
+    if forgotten_in(dataset) is not None and not states and lists is None:
         raise ConfigError(
             f"{settings.path}: has a list of forgotten samples, and without a state it is not known whether the run "
             'had it: give a state of the run, or say that it has the list as it is now (lists="now"; --lists now)'

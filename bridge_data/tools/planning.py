@@ -30,6 +30,7 @@ from bridge_data.order.cursor import Cursor
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.forget.forgotten import forgotten_in
 from bridge_data.plugins.planned.costs import CostTable
 from bridge_data.plugins.planned.planned import (
     SAMPLES,
@@ -313,7 +314,7 @@ class Planner:
         others = [name for table in self._tables[:1] for name in table.names if name not in budgets]
         self.names = (*budgets, *(name for name in others if all(name in table.names for table in self._tables)))
         """The costs in the totals: those that all sources have."""
-        self._forgotten: Container[SampleRef] = () if dataset.forgotten is None else dataset.forgotten
+        self._forgotten: Container[SampleRef] = forgotten_in(dataset) or ()
         self._columns = [[(*table.names, SAMPLES).index(name) for name in self.names] for table in self._tables]
 
     def steps(self) -> Iterator[PlannedStep]:
@@ -343,7 +344,7 @@ class Planner:
         first, skips = 0, self.dataset.skips
         for block in blocks:
             numbers = range(first, first := first + len(block.loads))
-            yield block if skips is None else block.only([not skips.range_with(one // self._size) for one in numbers])
+            yield block if skips is None else block.only([one // self._size not in skips for one in numbers])
 
     def _step(self, number: int, units: _Units) -> PlannedStep:
         planned, loads = units.loads.T
@@ -477,7 +478,7 @@ class Planner:
             notes.append(f"the data end before {length}, after {run.steps:,} steps")
         if data.skips is not None and not self.names:
             notes.append(f"samples are those of the run without skips ({data.skips})")
-        if data.forgotten is not None and not self.names:
+        if forgotten_in(data) is not None and not self.names:
             notes.append("forgotten samples are counted, too")
         if self.names and not self._is_packed:
             notes.append("how much padding a batch has, the encoder decides when it makes it")

@@ -27,15 +27,13 @@ from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Key
-from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Unit
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.forget.forgotten import ForgottenSamples
+from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in, history_of, with_forgotten
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.plugins.ledger.ledger import LedgerSums, tallies
+from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
 from bridge_data.plugins.planned.planned import LanePacks
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
@@ -55,16 +53,17 @@ class LanesFrom:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes, *, is_replayed: bool) -> None:
         self.is_replayed, self.num_replayed = is_replayed, 0
-        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._lists: Changes = [(0, forgotten_in(dataset)), *changes]
         self._forgets, self._kept = any(forgotten for _, forgotten in self._lists), dict[int, KeptDraws]()
         self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
         self._size = dataset.batching.batch_size or 1
         self._numbers = None if is_replayed else numbers_of(dataset.order, state)
         self._lanes: dict[int, _Replayed] = {}
+        self._datasets: dict[int, LaneDataset] = {}
 
     def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
         """The packs or samples of the micro-batches of a lane at these places; none after the end of finite data."""
-        done, size = self._state.place_of(lane), self._size
+        done, size = self._state.num_made(lane), self._size
         if places.start < done:
             number = places.start * self._num_lanes + lane
             raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
@@ -105,15 +104,23 @@ class LanesFrom:
 
     def _lists_of(self, lane: int) -> Changes:
         """The forgotten samples, by the lane's first micro-batch that lacks them, counted from the state."""
-        done = self._state.place_of(lane)
+        done = self._state.num_made(lane)
         return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
+
+    def _dataset_with(self, forgotten: ForgottenSamples | None) -> LaneDataset:
+        """The data set with these forgotten samples, the same for all lanes, which share its readers."""
+        if forgotten is forgotten_in(self._dataset):
+            return self._dataset
+        if id(forgotten) not in self._datasets:
+            self._datasets[id(forgotten)] = with_forgotten(self._dataset, forgotten)
+        return self._datasets[id(forgotten)]
 
     def _micro_batch(self, lane: int, number: int, stop: int) -> int:
         """The micro-batch of a draw; some number >= `stop` if that is not below `stop`."""
         if self._forgets:
-            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._state.place_of(lane))
+            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._state.num_made(lane))
             number = self._kept_draws(lane).number_of(number, num_batches * self._size)
-        return (self._state.place_of(lane) + number // self._size) * self._num_lanes + lane
+        return (self._state.num_made(lane) + number // self._size) * self._num_lanes + lane
 
     def _replayed(self, lane: int) -> "_Replayed":
         if lane not in self._lanes:
@@ -122,10 +129,10 @@ class LanesFrom:
                 self.num_replayed += 1
 
             def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
-                work = _NotedWork(self._dataset.work(watch=count))
-                work.work.forgotten = forgotten
+                dataset = self._dataset_with(forgotten)
+                work = _NotedWork(dataset.work(watch=count))
                 state = dataclasses.replace(self._state, lanes={lane: lane_state})
-                return self._dataset.lane(lane, state, work=work.work), work
+                return dataset.lane(lane, state, work=work.work), work
 
             self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
         return self._lanes[lane]
@@ -239,7 +246,7 @@ class PlannedLanes:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes) -> None:
         self._dataset, self._state = dataset, state
-        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._lists: Changes = [(0, forgotten_in(dataset)), *changes]
         self._lanes: dict[int, tuple[LanePacks, list[list[UnitRefs]]]] = {}
 
     def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
@@ -248,7 +255,7 @@ class PlannedLanes:
         Raises:
             StateError: if the state comes after them.
         """
-        done, size = self._state.place_of(lane), self._dataset.batching.batch_size or 1
+        done, size = self._state.num_made(lane), self._dataset.batching.batch_size or 1
         if places.start < done:
             raise StateError(
                 f"micro-batch {places.start * self._state.num_lanes + lane}: lane {lane} of the state has emitted "
@@ -290,9 +297,9 @@ _MANY_MICRO_BATCHES = 1_000
 
 
 class RunSection:
-    """The slots of the job from that of `state` on, over `dataset`, whose sources have the numbers `source_numbers` in
-    the current run. `changes` are the later changes of the forgotten samples. `unknown`: why its samples cannot be
-    told; "" if they can."""
+    """The micro-batches of the job from that of `state` on, over `dataset`, whose sources have the numbers
+    `source_numbers` in the current run. `changes` are the later changes of the forgotten samples. `unknown`: why its
+    samples cannot be found; "" if they can."""
 
     def __init__(
         self,
@@ -305,12 +312,12 @@ class RunSection:
         changes: Changes = (),
         unknown: str = "",
     ) -> None:
-        self.begin, self.num_lanes, self.unknown = state.next_slot, state.num_lanes, unknown
+        self.begin, self.num_lanes, self.unknown = state.micro_batch_index, state.num_lanes, unknown
         self.source_numbers = source_numbers
         self.source_names = [source.name for source in dataset.plan.sources]
         self.fingerprints = dataset.source_names
         self.packs = dataset.batching.packing_buffer_size is not None
-        self._state, self._skips = state, state.skips
+        self._state, self._skips = state, state.skips or ()
         work = dataset.work()
         waits = any(lane.get("pending") for lane in state.lanes.values())
         is_replayed = replay or self.packs or work.may_multiply or waits
@@ -331,49 +338,41 @@ class RunSection:
         """The samples that hooks have worked on so far."""
         return self._lanes.num_replayed
 
-    def number(self, slot: int) -> int:
-        """The number, in the run without skips, of the micro-batch in a slot."""
-        return slot if self._skips is None else self._skips.number(slot)
-
-    def units(self, slot: int) -> list[UnitRefs]:
-        """The packs of the micro-batch in a slot, or its samples; none after the end of finite data."""
-        place, lane = divmod(self.number(slot), self.num_lanes)
+    def units(self, index: int) -> list[UnitRefs]:
+        """The packs of a micro-batch, or its samples; none after the end of finite data."""
+        place, lane = divmod(index, self.num_lanes)
         return self._lanes.units(lane, range(place, place + 1))[0]
 
     def sums(self, later: LoaderState) -> LedgerSums:
         """The sums of the ledger over the samples that the run handed out before `later`, a state in this section."""
-        found = self._state.sums()
+        found = sums_of(self._state) or LedgerSums()
         for lane in later.lanes:
-            places = range(self._state.place_of(lane), later.place_of(lane))
+            places = range(self._state.num_made(lane), later.num_made(lane))
             while places:
                 some, places = places[:_MANY_MICRO_BATCHES], places[_MANY_MICRO_BATCHES:]
                 batches = []
                 for place, units in zip(some, self._lanes.units(lane, some), strict=True):
                     number = place * self.num_lanes + lane
-                    slot = number if self._skips is None else self._skips.slot(number)
-                    refs = [(*ref[:3], max(0, ref.part)) for unit in units for ref in unit]
-                    if slot is not None:
-                        batches.append((slot, packed_references([*itertools.chain.from_iterable(refs)])))
+                    refs = [ref._replace(part=max(0, ref.part)) for unit in units for ref in unit]
+                    if number not in self._skips:
+                        batches.append((number, packed_references(refs)))
                 for one in tallies(batches, self.fingerprints):
                     found = found.plus(one)
         return found
 
     def find(self, source: int, index: int, stop: int) -> Iterator[int]:
-        """The slots before `stop` that have sample `index` of the source with this number in the run, in ascending
-        order."""
+        """The micro-batches before `stop`, but those that are skipped, that have sample `index` of the source with this
+        number in the run, in ascending order."""
         if source not in self.source_numbers:
             return
         own = self.source_numbers.index(source)
         if isinstance(self._lanes, PlannedLanes) or self._lanes.is_replayed:
-            for slot in range(self.begin, stop):
-                if any((ref.source, ref.index) == (own, index) for unit in self.units(slot) for ref in unit):
-                    yield slot
+            for one in range(self.begin, stop):
+                has = any((ref.source, ref.index) == (own, index) for unit in self.units(one) for ref in unit)
+                if has and one not in self._skips:
+                    yield one
             return
-        if self._skips is None:
-            yield from sorted(self._lanes.find(own, index, stop))
-            return
-        slots = map(self._skips.slot, self._lanes.find(own, index, self._skips.number(stop)))
-        yield from sorted(slot for slot in slots if slot is not None and self.begin <= slot < stop)
+        yield from sorted(one for one in self._lanes.find(own, index, stop) if one not in self._skips)
 
 
 def sections_of(
@@ -391,15 +390,15 @@ def sections_of(
         if state.ended or state.repetition:
             raise ConfigError("a state at the end of a pass through finite data begins the next pass; leave it out")
     skips = skips_of(dataset, states)
+    if skips is not None:
+        states = [_with_skips(state, skips) for state in states]
     positions = _positions(dataset, states)
     first = positions[0][0] if positions else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before):
         run, _ = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
-        if first is None or first.next_slot:
+        if first is None or first.num_handed_out:
             lanes = dataset.worker_config.num_lanes if first is None else first.num_lanes
-            positions.insert(0, [_beginning(run, lanes)])
-    if skips is not None:
-        positions = [[_with_skips(state, skips) for state in group] for group in positions]
+            positions.insert(0, [dataclasses.replace(_beginning(run, lanes), skips=skips, micro_batch_index=0)])
     found: list[RunSection] = []
     for group, following in zip(positions, [*positions[1:], None], strict=True):
         later = None if following is None else following[0]
@@ -414,8 +413,7 @@ def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
         StateError: if it is of other data.
     """
     beginning = _beginning(dataset_of(dataset, state.fingerprint)[0], state.num_lanes)
-    if state.skips is not None:
-        beginning = _with_skips(beginning, state.skips)
+    beginning = dataclasses.replace(beginning, skips=state.skips)
     return _section(dataset, beginning, state, replay=False, lists=None)
 
 
@@ -442,8 +440,17 @@ def _section(
     if found.unknown or _was_dealt_between(state, later) or not _is_run_to(dataset, state, later):
         return found
     # After few draws, either weights reach the same samples in another order: the sums in the states say which it was.
+    if (then := sums_of(later)) is None:
+        found.unknown = _UNKNOWN_WEIGHTS
+        return found
     sums = found.sums(later)
-    return found if sums == dataclasses.replace(later.sums(), since=sums.since) else make(later)
+    return found if sums == dataclasses.replace(then, since=sums.since) else make(later)
+
+
+_UNKNOWN_WEIGHTS = (
+    "weights changed here, and it is not known whether the run had those of the state before or after: give states of "
+    "between; a run with a ledger (ledger_path) says so"
+)
 
 
 def _section_as(
@@ -484,7 +491,7 @@ def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list
         StateError: if those at the same position are not.
     """
     found: list[list[LoaderState]] = []
-    for _, group in itertools.groupby(sorted(states, key=_slot), key=_slot):
+    for _, group in itertools.groupby(sorted(states, key=_index), key=_index):
         different: list[LoaderState] = []
         for state in group:
             if state not in different:
@@ -493,8 +500,8 @@ def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list
     return found
 
 
-def _slot(state: LoaderState) -> int:
-    return state.next_slot
+def _index(state: LoaderState) -> int:
+    return state.micro_batch_index
 
 
 def _chained(dataset: LaneDataset, states: list[LoaderState], before: LoaderState | None) -> list[LoaderState]:
@@ -517,7 +524,7 @@ def _chained(dataset: LaneDataset, states: list[LoaderState], before: LoaderStat
     chains = [*chains_from([])]
     if not chains:
         raise StateError(
-            f"{len(states)} states after {states[0].next_slot} micro-batches, with "
+            f"{len(states)} states after {states[0].micro_batch_index} micro-batches, with "
             f"{' and '.join(str(state.num_lanes) for state in states)} lanes, are of different continuations of the "
             "run: none follows from the other. Give the states of one"
         )
@@ -566,7 +573,6 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
     if state.fingerprint != run.fingerprint():
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
-        state = state if state.skips is None else caught_up(state, run.lane)
         state = run.redealt(state, num_lanes, range(num_lanes))
     return state
 
@@ -574,8 +580,8 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
 def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_changed_last: bool) -> str:
     """Why the run cannot have gone from `state` to `later`, as `converted` or (`is_changed_last`) before a change; ""
     if it can. Then there was another state between them, or they are of different continuations of a run."""
-    where = f"micro-batches {state.next_slot} to {later.next_slot - 1} lie between two states, of {state.num_lanes} and"
-    where += f" {later.num_lanes} lanes, of which the second does not follow from the first: give "
+    where = f"micro-batches {state.micro_batch_index} to {later.micro_batch_index - 1} lie between two states, of "
+    where += f"{state.num_lanes} and {later.num_lanes} lanes, of which the second does not follow from the first: give "
     if is_changed_last:
         known = [list(generation) for generation in state.generations]
         if _was_dealt_between(state, later) and any(list(one) not in known for one in later.generations[:-1]):
@@ -595,13 +601,13 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
 
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
-    """Why samples after the last state cannot be told: the lists of forgotten samples have changed since; "" if not."""
-    then = lists_at(state.extras, state.next_slot)
-    now: ListVersions = {} if dataset.forgotten is None else dataset.forgotten.lists
+    """Why samples after the last state are not known: the lists of forgotten samples have changed since; "" if not."""
+    then = lists_at(history_of(state), state.micro_batch_index)
+    now: ListVersions = {} if (forgotten := forgotten_in(dataset)) is None else forgotten.lists
     if then == now:
         return ""
     return (
-        f"the last state, after {state.next_slot} micro-batches, is of version "
+        f"the last state, after {state.micro_batch_index} micro-batches, is of version "
         f"{_versions(then)} of the list of forgotten samples, and the data set has {_versions(now)}: a step after it "
         "is either of the run as it was, or of one that resumes now. Give a later state or the ledger, or say which "
         '(lists="then" or "now"; --lists)'
@@ -621,19 +627,21 @@ def skips_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepSkips |
     """
     own = dataset.skips
     if own is not None and states:
-        last = max(states, key=lambda state: state.next_slot)
+        last = max(states, key=lambda state: state.micro_batch_index)
         for skip in own.without(last.skips):
-            if skip in own.ranges and skip.stop <= last.next_number:
+            if skip in own.ranges and skip.stop <= last.micro_batch_index:
                 raise _of_another_run(last, own)
-        own = own.from_number(last.next_number)
+        own = own.from_index(last.micro_batch_index)
     found = [skips for skips in (own, *(state.skips for state in states)) if skips is not None]
     return functools.reduce(StepSkips.joined, found) if found else None
 
 
 def _with_skips(state: LoaderState, skips: StepSkips) -> LoaderState:
-    if not state.next_slot:  # the beginning has what the settings say, also of a range within which the run resumed
-        return dataclasses.replace(state, extras=skips.in_extras(state.extras))
-    skipping = with_skips(state, skips)
+    if (
+        not state.num_handed_out
+    ):  # the beginning has what the settings say, also of a range within which the run resumed
+        return dataclasses.replace(state, skips=skips, micro_batch_index=0)
+    skipping = state.skipping(skips)
     if [*skips.without(skipping.skips)]:
         raise _of_another_run(state, skips)
     return skipping
@@ -641,7 +649,7 @@ def _with_skips(state: LoaderState, skips: StepSkips) -> LoaderState:
 
 def _of_another_run(state: LoaderState, skips: StepSkips) -> StateError:
     return StateError(
-        f"the state after {state.next_slot} micro-batches was saved by a run that did not {skips}: leave it out"
+        f"the state after {state.micro_batch_index} micro-batches was saved by a run that did not {skips}: leave it out"
     )
 
 
@@ -655,14 +663,15 @@ def _with_lists(
         StateError: if the data sets do not have these lists.
         ConfigError: if they changed while steps are skipped.
     """
-    extras = state.extras if later is None else later.extras
-    if (later is None and lists != "then") or not (run.forgotten or extras):
+    history = history_of(state if later is None else later)
+    if (later is None and lists != "then") or not (forgotten_in(run) or history):
         return run, ()
     sources, names = run.plan.sources, run.source_names
-    changed = run.changed(forgotten=ForgottenSamples.under(sources, names, lists_at(extras, state.next_slot)))
+    then = ForgottenSamples.under(sources, names, lists_at(history, state.micro_batch_index))
+    changed = with_forgotten(run, then)
     if later is None:
         return changed, ()
-    found = changes_between(later.extras, state.next_slot, later.next_slot)
+    found = changes_between(history, state.micro_batch_index, later.micro_batch_index)
     if found and later.skips is not None:
         raise ConfigError(
             f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips steps: "
@@ -693,9 +702,10 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
     costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
     order = dataset.order_of(plan, batching, costs)
-    forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     of_sources = None if dataset.costs is None else [dataset.costs[one] for one in numbers]
-    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten, costs=of_sources)
+    changed = dataset.changed(plan=plan, batching=batching, order=order, costs=of_sources)
+    if forgotten_in(dataset) is not None:
+        changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_names))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 
@@ -737,7 +747,7 @@ def _is_just_dealt(state: LoaderState) -> bool:
 def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, changes: Changes) -> bool | None:
     """Whether hooks skipped samples between `state` and `later`, or made several of one; None if the states do not show
     it."""
-    batch_size, forgets = run.batching.batch_size or 1, bool(run.forgotten or changes)
+    batch_size, forgets = run.batching.batch_size or 1, bool(forgotten_in(run) or changes)
     if not _was_dealt_between(state, later):
         lanes = LanesFrom(run, state, changes, is_replayed=False) if forgets else None
 
@@ -750,7 +760,7 @@ def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, chang
     if forgets or not _is_just_dealt(later):
         return None
     drawn: int = state.drawn_before + sum(lane.get("draws", 0) for lane in state.lanes.values())
-    return later.drawn_before - drawn != (later.next_slot - state.next_slot) * batch_size
+    return later.drawn_before - drawn != (later.micro_batch_index - state.micro_batch_index) * batch_size
 
 
 def _num_extra(before: LaneState, after: LaneState, batch_size: int) -> int:

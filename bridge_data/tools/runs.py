@@ -35,7 +35,7 @@ from bridge_data.plan.declared import WHERE_KEYS, given_clauses
 from bridge_data.plan.formats import find_format
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.planned.costs import known_costs
-from bridge_data.run_options import DELETED, PART_OF, RunOptions, option_fields, unknown_option
+from bridge_data.run_options import PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
@@ -210,7 +210,7 @@ def state_paths(path: AnyLocation) -> Sequence[AnyLocation]:
 def micro_batches_per_step(states: Sequence[Checkpoint]) -> int | None:
     """The micro-batches of the job in each step, by the steps and positions of its states; None if they lack the
     number, or it changes."""
-    found = {divmod(one.state.next_slot, one.step) for one in states if one.step and not one.state.is_finite}
+    found = {divmod(one.state.num_handed_out, one.step) for one in states if one.step and not one.state.is_finite}
     (number, rest), *others = found or {(0, 0)}
     return number if number and not rest and not others else None
 
@@ -396,7 +396,7 @@ class RunSettings:
             raise ConfigError(f"{newest.path}: a state of validation; expected one of training")
         num_per_step, world_size = micro_batches_per_step(states), newest.world_size or 1
         if num_per_step is None and any(one.step for one in states):
-            known = ", ".join(f"step {one.step} after {one.state.next_slot}" for one in states if one.step)
+            known = ", ".join(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
             raise ConfigError(
                 f"the states do not say how many micro-batches a step has ({known} micro-batches): give the global "
                 "batch size (--global-batch-size), or the config of the run"
@@ -486,14 +486,14 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
         ConfigError: for a name that is neither an option nor one of `others`.
     """
     for name in given:
-        if name not in {*PART_OF, *DELETED, *others}:
+        if name not in {*PART_OF, *others}:
             raise unknown_option("a run", name, PART_OF)
-    return {name: value for name, value in given.items() if name in DELETED or PART_OF.get(name, "loader") != "loader"}
+    return {name: value for name, value in given.items() if PART_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
     """The newest of at least one state: the furthest on, and of those the one that was dealt again last."""
-    return max(states, key=lambda one: (one.state.next_slot, len(one.state.generations)))
+    return max(states, key=lambda one: (one.state.micro_batch_index, len(one.state.generations)))
 
 
 DEFAULT_BATCH_SIZE = 4
@@ -503,12 +503,12 @@ DEFAULT_BATCH_SIZE = 4
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class NamedRun:
     """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step has,
-    None if there is no config, or if it leaves the global batch size to the ranks; `told` is a sentence about it."""
+    None if there is no config, or if it leaves the global batch size to the ranks; `summary` is a sentence about it."""
 
     path: str
     dataset: LaneDataset
     schedule: BatchSchedule | None
-    told: str
+    summary: str
 
 
 def configured_run(
@@ -531,7 +531,7 @@ def configured_run(
         path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
         schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
-        told=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
+        summary=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
     )
 
 
@@ -556,7 +556,7 @@ def default_run(
         path=path,
         dataset=settings.order_dataset(world_size=1, num_lanes=num_lanes or 0, split_part=split_part, **trust),
         schedule=None if per_step is None else BatchSchedule(per_step, size),
-        told=f"Of the default task encoder, {size} samples each{source}; --config shows those of your run.",
+        summary=f"Of the default task encoder, {size} samples each{source}; --config shows those of your run.",
     )
 
 
@@ -801,7 +801,7 @@ class SavedRun:
 
     def __post_init__(self) -> None:
         different: list[Checkpoint] = []
-        for one in sorted(self.states, key=lambda one: one.state.next_slot):
+        for one in sorted(self.states, key=lambda one: one.state.micro_batch_index):
             if not any(one.state == other.state for other in different):
                 different.append(one)
         object.__setattr__(self, "states", tuple(different))

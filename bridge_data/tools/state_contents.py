@@ -202,8 +202,8 @@ def skips_of(state: LoaderState) -> list[dict[str, int]] | None:
 def differences(first: LoaderState, second: LoaderState) -> tuple[list[Difference], dict[int, list[Difference]]]:
     """(differences of the whole, differences by lane)."""
     of_all = list(_setting_differences(first.fingerprint, second.fingerprint))
-    if first.next_slot != second.next_slot:
-        of_all.append(Difference("num_micro_batches", first.next_slot, second.next_slot))
+    if first.num_handed_out != second.num_handed_out:
+        of_all.append(Difference("num_micro_batches", first.num_handed_out, second.num_handed_out))
     if first.drawn_before != second.drawn_before:
         of_all.append(Difference("drawn_before", first.drawn_before, second.drawn_before))
     if first.skips != second.skips:

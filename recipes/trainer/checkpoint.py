@@ -7,8 +7,8 @@
         train_dataloader_dprank000.pt ...     the data state, by bridge_data.loader.checkpoint
         topology.json                         the iteration and the parallel sizes that wrote it
 
-Input: the sharded model state of all ranks, the data state of each DP rank. Output: a folder, and from it the same
-states on any number of DP ranks. Guarantee: a checkpoint is complete or not committed. The folder is written under a
+Reads the sharded model state of all ranks, and the data state of each DP rank. Writes a folder, and restores the same
+states from it on any number of DP ranks. A checkpoint is complete or not committed: the folder is written under a
 temporary name and renamed once all ranks are done; only then is the iteration committed. A job killed in between leaves
 the previous checkpoint committed, and the next save removes the leftovers.
 """

@@ -1,7 +1,7 @@
 """The signal with which a scheduler asks the job to save and exit, before it takes a machine away.
 
-Input: a signal, on any rank. Output: after each step, whether any rank has received it. Guarantee: all ranks see
-it after the same step, so they save the same step.
+Receives a signal on any rank. Returns after each step whether any rank has received it: all ranks see it after the same
+step, so they save the same step.
 """
 
 import signal

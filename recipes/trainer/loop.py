@@ -1,8 +1,8 @@
 """A small Megatron-core training loop around the DataModule: parallel groups, DDP, optimizer, checkpoints, evaluation.
 
-Input: the model of this rank's stage, a Megatron forward step, a DataModule. Output: a report per step, with the
-outputs of the micro-batches that the loss was computed from. Guarantee: a run that is killed and resumed at the same DP
-size reports bit-identical losses to an uninterrupted one; at another DP size, the micro-batches are the same.
+Reads the model of this rank's stage, a Megatron forward step, and a DataModule. Returns a report per step, with the
+outputs of the micro-batches that the loss was computed from. A run that is killed and resumed at the same DP size
+reports bit-identical losses to an uninterrupted one; at another DP size, the micro-batches are the same.
 
 The loss of a step is the sum of its token losses divided by the number of tokens, added in the order of the global
 batch. The model's random numbers depend on (seed, step, DP rank, stage), so no generator state is saved.

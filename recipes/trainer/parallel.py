@@ -1,7 +1,7 @@
 """Process groups of a Megatron job, seeds, and the loss of the global batch.
 
-Input: the parallel sizes of the config, torchrun's environment. Output: the process groups of this rank. Guarantee: the
-global loss is bit-identical for any number of data-parallel ranks.
+Reads the parallel sizes of the config, and torchrun's environment. Returns the process groups of this rank. The global
+loss is bit-identical for any number of data-parallel ranks.
 """
 
 import os

@@ -27,6 +27,7 @@ def test_the_scheduler_of_megatron_shares_samples_longer_than_its_limit() -> Non
     assert shared >= sum(STEP.loads) / 2
 
 
+@pytest.mark.slow
 def test_the_command_writes_figures_and_says_what_is_not_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

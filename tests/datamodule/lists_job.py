@@ -62,7 +62,7 @@ class Ranks:
 
 
 def versions(state: dict[str, Any]) -> list[int]:
-    return [number for _, lists in state["extras"]["forgotten"]["data"] for [[number, _]] in lists.values()]
+    return [number for _, lists in state["extras"]["withheld"]["data"] for [[number, _]] in lists.values()]
 
 
 def run(ranks: Ranks) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Job:
 
 def of_other_step(saved: dict[str, Any] | None) -> dict[str, Any]:
     state = LoaderState.from_dict(saved)
-    return dataclasses.replace(state, next_slot=state.next_slot - 4).to_dict()
+    return dataclasses.replace(state, micro_batch_index=state.micro_batch_index - 4).to_dict()
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def run(job: Job) -> dict[str, Any]:
         job.save(f"finite{count}", state, rank)
         again = job.loader(world, **finite)
         again.restore_state(state)
-        passes[str(count)] = [before, take(again.dataloader, 10), state["next_slot"]]
+        passes[str(count)] = [before, take(again.dataloader, 10), state["micro_batch_index"]]
     seen["finite"] = passes
     return seen
 

@@ -327,7 +327,6 @@ def test_steps_count_with_the_ramp(path: Path) -> None:
         ({"skip_steps": "3-4", "global_batch_size": 2}, r"skip_steps='3-4': expected a list of steps"),
         ({"skip_steps": ["5-4"], "global_batch_size": 2}, r"skip_steps: '5-4': the last step comes before"),
         ({"skip_steps": ["3", "2-4"], "global_batch_size": 2}, r"skip_steps 2-4 and 3 overlap"),
-        ({"repeat_steps": ["3"], "global_batch_size": 2}, r"repeat_steps=\['3'\]: .*resume from a checkpoint"),
         ({"skip_steps": ["3"], "global_batch_size": 2, "repeat": False}, "skip_steps 3 .* in endless training only"),
     ],
 )

@@ -45,7 +45,7 @@ def test_every_number_of_ranks_goes_on_with_the_micro_batches_of_the_job(
         ("garbage", "the state that data-parallel rank 1 was given: not a loader state of bridge_data"),
         ("damaged", "the state that data-parallel rank 2 was given: lanes: None: expected a dict"),
         ("none", "no data-parallel rank was given a state"),
-        ("edited", "data-parallel rank 0 was given: lanes.8: has handed out 1 micro-batches, expected 0"),
+        ("edited", "data-parallel rank 0 was given: lanes.8: goes on with micro-batch 20, expected 8"),
         ("steps", "are of different steps: got micro-batch 28 of 12 lanes and micro-batch 12"),
         ("lacking", "data-parallel ranks [0, 1, 2, 3] of 4 lack lanes of 12"),
     ],
@@ -60,7 +60,7 @@ def test_bad_states_are_an_error_on_all_ranks(ranks: list[dict[str, Any]], name:
 def test_finite_data_goes_on_on_all_ranks_and_begins_anew_on_all(ranks: list[dict[str, Any]]) -> None:
     for count in ("7", "8"):
         rows = [rank["finite"][count] for rank in ranks]
-        assert len({next_slot for *_, next_slot in rows}) == 1
+        assert len({micro_batch_index for *_, micro_batch_index in rows}) == 1
         numbers = [n for before, after, _ in rows for batch in before + after for n in batch]
         assert sorted(numbers) == list(range(NUM_TRAIN)), "each sample once in the pass"
     ends = [rank["finite"]["9"] for rank in ranks]
@@ -80,12 +80,12 @@ def test_a_list_that_one_rank_finds_in_another_version_ends_all_of_its_group_at_
 ) -> None:
     for when in ("fresh", "resumed", "validation"):
         (message,) = {rank[when] for rank in finders}
-        assert "data-parallel ranks 3 and 0 have found different lists of forgotten samples: of source" in message
-        assert "versions [[2, " in message and "[[1, " in message
+        assert "data-parallel ranks 3 and 0 have found different data of 'withheld'" in message
+        assert "[[2, " in message and "[[1, " in message
     for groups, kind in (("of two", "data-parallel"), ("beside", "model-parallel")):
         assert [rank[groups] for rank in finders[:2]] == ["", ""], "these have found the same"
         for rank in finders[2:]:
-            assert f"{kind} ranks 1 and 0 have found different lists" in rank[groups]
+            assert f"{kind} ranks 1 and 0 have found different data of" in rank[groups]
 
 
 def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_restart(

@@ -39,7 +39,7 @@ def test_it_never_ends_and_iterating_it_goes_on(path: Path) -> None:
     loader.restore_state(state)
     assert draw(loader, 3) == again
     with pytest.raises(StateError, match="not a loader state of bridge_data"):
-        loader.restore_state({"next_slot": 3})
+        loader.restore_state({"micro_batch_index": 3})
 
 
 def test_finite_data_begins_again_also_when_it_was_saved_at_its_end(path: Path) -> None:
@@ -130,7 +130,7 @@ def test_restoring_another_blend_is_as_strict_as_the_module_says(path: Path, tmp
     with pytest.raises(StateError, match="other data"):
         loose.restore_state(state, strict=True)
     loose.restore_state(state)
-    assert loose.save_state()["next_slot"] == 1
+    assert loose.save_state()["micro_batch_index"] == 1
 
 
 EXPECTED = [list(range(start, start + 5)) for start in range(96, 116, 5)] + [[116, 117, 118, 119]]

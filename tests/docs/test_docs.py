@@ -15,8 +15,8 @@ from tests.tables import IMAGE, save_to_disk, table_of
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
-LONG_PAGES = {"recipes", "distributed"}
-"""They launch training jobs: a minute together."""
+LONG_PAGES = {"recipes", "distributed", "planned_run"}
+"""They launch training jobs: two minutes together."""
 LINKING = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), QUICKSTART, *PAGES]
 
 
@@ -52,11 +52,13 @@ def provide(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.processes
 def test_quickstart_runs(quickstart: Path) -> None:
     assert (quickstart / "photos" / ".nv-meta").is_dir()
 
 
 @pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG_PAGES else []) for page in PAGES],
@@ -73,6 +75,7 @@ def test_page_runs(
 
 
 @pytest.mark.long
+@pytest.mark.processes
 def test_readme_runs(quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes the data set of the quickstart, by the same commands: they need not run twice."""
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)

@@ -140,7 +140,7 @@ def test_oracle_and_ledger_tell_the_steps_of_a_training_run(tmp_path: Path, trai
             assert sorted({sample.step for sample in found}) == same
     left_out = {f"{number:06d}" for number in range(60) if number % 5 == 0 or number % 7 == 0}
     assert not left_out & {key.rpartition("/")[2] for keys in logged.values() for batch in keys for key in batch}
-    findings = compare_with_ledger(sorted(states, key=lambda one: one.state.next_slot), ledger)
+    findings = compare_with_ledger(sorted(states, key=lambda one: one.state.micro_batch_index), ledger)
     assert [finding.why or finding.is_same for finding in findings] == [True] * len(states)
 
 

@@ -74,7 +74,7 @@ def test_a_rank_whose_file_is_lost_gets_its_part_from_rank_0(jobs: Jobs) -> None
 def test_no_batches_are_handed_out_after_a_state_was_refused(jobs: Jobs) -> None:
     whole, own = (torch.load(state_file(jobs.folder / "saved", rank)) for rank in (0, 1))
     other = json.loads(json.dumps(whole))
-    other["dataloader_state_dict"]["next_slot"] += 2
+    other["dataloader_state_dict"]["micro_batch_index"] += 2
     for name, states in {
         "own": [own, own],
         "steps": [whole, other],

@@ -69,7 +69,7 @@ def test_validation_sets_have_a_state_each(several: Path) -> None:
     loaders = [get_savable_loader(dataset) for dataset, _ in val_sets(several)[0]]
     next(iter(loaders[1]))
     saved = [loader.save_state_rank() for loader in loaders]
-    assert [state["next_slot"] for state in saved] == [0, 1, 0]
+    assert [state["micro_batch_index"] for state in saved] == [0, 1, 0]
     again = [get_savable_loader(dataset) for dataset, _ in val_sets(several)[0]]
     for loader, state in zip(again, saved, strict=True):
         loader.restore_state_rank(state)

@@ -30,7 +30,7 @@ def taking(pool: LanePool, position: Position) -> Generator[tuple[int, str | Non
     while (lane := position.turn()) is not None:
         item = pool.take(lane)
         if isinstance(item, Produced):
-            position.advance(item.state, item.references)
+            position.advance(item.state)
             yield lane, *names([item.batch]), item.skipped
         else:
             position.end_lane()
@@ -118,6 +118,7 @@ class WorkersContract(LanePoolContract):
         """Take what starts the workers away, and all of them with it."""
         (server,) = {psutil.Process(worker).ppid() for worker in pool.processes()}
         os.kill(server, signal.SIGKILL)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
 
     @pytest.fixture(autouse=True)
     def _is_ready(self, pool: LanePool, faults: Faults) -> None:

@@ -11,7 +11,6 @@ import torch
 from bridge_data.lanes.maker import MakerWrapper
 from bridge_data.lanes.produced import Produced
 from bridge_data.order import SampleRef
-from bridge_data.order.cursor import packed_references
 from bridge_data.order.state import LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
@@ -59,8 +58,7 @@ class Stream:
         batch = self._dataset.make(self._lane, self._number, self._dataset.size)
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
-        references = packed_references([0, 7, ref.index, 0])
-        return Produced(self._lane, batch, state_after(self._number), skipped, references)
+        return Produced(self._lane, batch, state_after(self._number), skipped)
 
     def take_skipped(self) -> dict[str, int]:
         return {}
@@ -84,6 +82,7 @@ class Streams:
         self.modules: tuple[str, ...] = ()
         self.begins_anew = False
         self.skips = None
+        self.extras = ()
         self.has_length = virtual_epoch_length > 0
         self.may_multiply = True
 

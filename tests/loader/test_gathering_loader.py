@@ -8,7 +8,6 @@ import pytest
 
 from bridge_data import LaneDataset, get_savable_loader
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.skipping import with_skips
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.prepared import train_dataset, write_texts
 
@@ -18,7 +17,7 @@ def dataset_of(path: Path, world_size: int) -> LaneDataset:
 
 
 def state_that_skips(dataset: LaneDataset, first: int, stop: int) -> dict[str, Any]:
-    return with_skips(dataset.new_state(), StepSkips((SkippedRange(first, stop),))).to_dict()
+    return dataset.new_state().skipping(StepSkips((SkippedRange(first, stop),))).to_dict()
 
 
 def test_skips_of_a_restored_state_are_checked_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -218,13 +218,13 @@ def interrupted_at_every_line(loader: SavableDataLoader, lines: Iterable[int]) -
     """Interrupt the taking of batches once at each of these lines; how often that was."""
     num_interrupts, before = 0, sys.gettrace()
     for line in lines:
-        num_taken = loader.snapshot().next_slot
+        num_taken = loader.snapshot().micro_batch_index
         sys.settrace(Interrupting(line))
         try:
             found = some(loader, 2)
         except KeyboardInterrupt:
             num_interrupts += 1
-            found = in_turn(loader.snapshot().next_slot - num_taken, start=num_taken)
+            found = in_turn(loader.snapshot().micro_batch_index - num_taken, start=num_taken)
         finally:
             sys.settrace(before)
         assert found == in_turn(2, start=num_taken)[: len(found)]

@@ -11,7 +11,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
     for position in positions:
         while (lane := position.turn()) is not None and done(position, lane) == lengths[lane]:
             position.end_lane()
-    own = [None if position.turn() is None else position.next_slot() for position in positions]
+    own = [None if position.turn() is None else position.next_index() for position in positions]
     agreed = min((slot for slot in own if slot is not None), default=None)
     if agreed is None:
         return None
@@ -20,7 +20,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
         lane = position.turn()
         if slot == agreed and lane is not None:
             served.append((lane, done(position, lane)))
-            position.advance(state_after(done(position, lane) + 1), b"")
+            position.advance(state_after(done(position, lane) + 1))
         else:
             position.pass_over(agreed)
     return sorted(served, key=lambda batch: batch[1] * len(lengths) + batch[0])

@@ -170,19 +170,6 @@ def test_only_draws_that_something_waits_of_are_replayed() -> None:
     assert (drawn.ref, order.draws) == (SampleRef(0, 0, 3), 4)
 
 
-@pytest.mark.parametrize(
-    ("position", "says"),
-    [
-        ((0, 0, 3, 4), "in validation a position is"),
-        ((1, 0, 0, 0), "in validation a position is"),
-        ((0, 0, 99, 99), "99 samples taken of the 13 that the lane has"),
-        ((0, 0, 9, 9), "9 samples were taken before it, in 8 draws"),
-    ],
-)
-def test_a_position_that_validation_never_had_is_a_fault(position: tuple[int, ...], says: str) -> None:
-    assert says in (Stream(OrderedRow(37, 3, 4), 0, position).fault(8) or "")
-
-
 def test_a_draw_beyond_the_end_of_the_data_is_refused() -> None:
     order = OrderedCursor([20], [OrderedRow(20, 1, 1)], 0)
     state = {"draws": 30, "pending": {"packs": [[1, 25]], "base": order.state()}}

@@ -63,10 +63,7 @@ def states(data: Path) -> dict[str, dict[str, Any]]:
 
 
 BEYOND = [
-    ("blend", ("lanes", "0", "cursors", "0", 0), 40, r"lanes\.0\.cursors\.0: .* taken before it, in \d+ draws"),
-    ("blend", ("lanes", "0", "cursors", "0", 1), 99, r"lanes\.0\.cursors\.0: .* no window 99 of shuffle"),
     ("blend", ("lanes", "1", "cursors", "0"), [0, 1, 40, 41], r"lanes\.1\.cursors\.0: .*offset 40 is beyond window 1"),
-    ("blend", ("lanes", "1", "cursors", "1", 3), 999, r"lanes\.1\.cursors\.1: .*999 samples taken"),
     ("re-dealt packs", ("lanes", "1", "inbox", "0", 0, 6), 900, r"lanes\.1\.inbox\.0: .*fewer samples left"),
     ("re-dealt packs", ("lanes", "1", "inbox", "0", 0, 2), 9, r"lanes\.1\.inbox\.0: .*the next generation's"),
     ("packs to be re-dealt", ("lanes", "3", "inbox", "0", 0, 5), 1 << 40, r"lanes\.3\.inbox\.0: .*skip is too long"),

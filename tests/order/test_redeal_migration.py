@@ -49,7 +49,7 @@ def keys(job: Job, steps: int) -> list[Key]:
 def restored(made: LaneDataset, saved: dict[str, Any]) -> Job:
     job = Job([made])
     state = made.check_state(saved, strict=False)
-    job.states, job.slot = [state], state.next_slot
+    job.states, job.slot = [state], state.micro_batch_index
     job.lanes = [{lane: made.lane(lane, state) for lane in state.lanes}]
     return job
 

@@ -1,4 +1,4 @@
-"""Slots and numbers against a plain list of what is handed out."""
+"""Indices against a plain list of what is handed out."""
 
 import itertools
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.order.step_skips import SkippedRange, StepSkips, parse_steps
 
 END = 200
-"""The micro-batches that are listed: more than any slot that is asked for."""
+"""The micro-batches that are listed: more than any that is asked for."""
 
 
 @st.composite
@@ -24,7 +24,7 @@ def some_skips(draw: Any) -> StepSkips:
 
 
 def handed_out(skips: StepSkips) -> list[int]:
-    """The micro-batch of each slot."""
+    """The micro-batches that are handed out."""
     return [n for n in range(END) if not any(first <= n < stop for first, stop in skips.ranges)]
 
 
@@ -54,20 +54,14 @@ def test_other_texts_are_refused_by_the_name_of_the_option(given_steps: Any, mes
         parse_steps("skip_steps", given_steps)
 
 
-@given(some_skips(), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 30))
+@given(some_skips())
 @settings(deadline=None, max_examples=50)
-def test_slots_and_numbers_are_those_of_the_list(skips: StepSkips, num_lanes: int, place: int) -> None:
-    numbers = handed_out(skips)
-    assert [skips.number(slot) for slot in range(len(numbers))] == numbers
-    for number in range(60):
-        assert skips.slot(number) == (numbers.index(number) if number in numbers else None)
-        assert (skips.range_with(number) is None) == (number in numbers)
-    for lane in range(num_lanes):
-        own = [slot for slot, number in enumerate(numbers) if number % num_lanes == lane]
-        made = [slot for slot in own if numbers[slot] // num_lanes < place]
-        if len(made) < len(own):
-            assert skips.slot_of_lane(lane, num_lanes, place) == own[len(made)]
-            assert skips.num_of_lane(lane, num_lanes, place) == len(made)
+def test_indices_are_those_of_the_list(skips: StepSkips) -> None:
+    indices = handed_out(skips)
+    assert [skips.index_after(number) for number in range(len(indices))] == indices
+    for index in range(60):
+        assert (index in skips) == (index not in indices)
+        assert skips.num_handed_out(index) == sum(one < index for one in indices)
 
 
 def skipped(skips: Iterable[tuple[int, int]]) -> set[int]:
@@ -81,7 +75,6 @@ def test_ranges_are_joined_and_compared_as_sets_of_micro_batches(skips: StepSkip
     joined = skips.joined(other)
     assert skipped(joined.ranges) == skipped(skips.ranges) | skipped(other.ranges)
     assert all(one.stop < following.first for one, following in itertools.pairwise(joined.ranges))
-    assert StepSkips.of_extras(skips.in_extras({})) == skips
 
 
 def test_steps_that_overlap_or_that_ranks_cannot_share_are_refused() -> None:

@@ -88,7 +88,7 @@ class JobWithPlugins(JobMachine):
 
     @invariant()
     def nothing_forgotten_comes(self) -> None:
-        keys = {key for batch in self._of_slot.values() for unit in batch for key in unit}
+        keys = {key for batch in self._by_index.values() for unit in batch for key in unit}
         assert self._left(keys) == keys
 
     def teardown(self) -> None:

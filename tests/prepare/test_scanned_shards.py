@@ -25,7 +25,7 @@ from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 def keys_and_notes(folder: Path, name: str = "a.tar") -> tuple[list[str], list[str]]:
     """The keys of a shard, and what a scan tells of it."""
     found = scan_shard(folder, name)
-    return Segment.of(found.segment).keys(), found.notes.told()
+    return Segment.of(found.segment).keys(), found.notes.messages()
 
 
 def test_finds_samples_and_writes_the_offsets_once(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_finds_samples_and_writes_the_offsets_once(tmp_path: Path) -> None:
     assert (segment.keys(), segment.parts(0)) == (["1", "2"], [("png", 512, 600), ("txt", 2048, 1)])
     assert (found.num_bytes, found.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
     right, inode = struct.pack("<QQQ", 0, 2560, 3584), index.stat().st_ino
-    assert not found.notes.told() and index.read_bytes() == right
+    assert not found.notes.messages() and index.read_bytes() == right
     scan_shard(tmp_path, "d/a.tar")
     assert index.stat().st_ino == inode
     index.write_bytes(right[:-8])

@@ -3,14 +3,11 @@ process."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, get_savable_loader, stateless
+from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, stateless
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.units import Item
-from bridge_data.loader.checkpoint import load_states, save_states
-from bridge_data.order.pending import Pending
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import edataclass
 
@@ -100,7 +97,7 @@ class Job:
             {lane: dataset.lane(lane, state) for lane in state.lanes}
             for dataset, state in zip(datasets, self.states, strict=True)
         ]
-        self.slot = self.states[0].next_slot
+        self.slot = self.states[0].micro_batch_index
         self.skipped = 0
 
     @property
@@ -127,69 +124,10 @@ class Job:
     def save(self) -> list[dict[str, Any]]:
         """The state of every rank."""
         for state in self.states:
-            state.next_slot = self.slot
+            state.micro_batch_index = self.slot
         return [LoaderState.to_dict(state) for state in self.states]
-
-
-class LoaderJob:
-    """All ranks of a job through the public surface: loaders, and checkpoint folders on disk."""
-
-    def __init__(self, datasets: list[LaneDataset], folder: Path | None = None) -> None:
-        self.datasets = datasets
-        self.loaders = [get_savable_loader(dataset) for dataset in datasets]
-        self.next_pass_has_begun = False
-        """Whether finite data was over, so that what comes is that of the next pass."""
-        if folder is not None:
-            saved = load_states(folder)
-            for loader in self.loaders:
-                loader.restore_state_rank(saved)
-            self.next_pass_has_begun = self._slot(0) == 0 < saved["next_slot"]
-        self._streams = [iter(loader) for loader in self.loaders]
-        self._start = self._taken()
-
-    def step(self) -> list[Any]:
-        """One micro-batch of every rank; None of a rank whose data has ended."""
-        batches = []
-        for rank, stream in enumerate(self._streams):
-            slot = self._slot(rank)
-            batch = next(stream, None)
-            self.next_pass_has_begun |= self._slot(rank) < slot or (slot == self._slot(rank) and batch is not None)
-            batches.append(None if self.next_pass_has_begun else batch)
-        return batches
-
-    def _slot(self, rank: int) -> int:
-        return int(self.loaders[rank].save_state_rank()["next_slot"])
-
-    def save(self, folder: Path, step: int) -> None:
-        states = [loader.save_state_rank() for loader in self.loaders]
-        save_states(folder, states, step=step, world_size=len(states))
-
-    def accounted(self) -> tuple[int, int]:
-        """(samples drawn, samples left out or pending) since this job began."""
-        draws, pending = (now - before for now, before in zip(self._taken(), self._start, strict=True))
-        return draws, pending + sum(sum(loader.skipped.values()) for loader in self.loaders)
-
-    def pending(self) -> set[Key]:
-        """The samples that are drawn and neither out nor left out."""
-        keys = set()
-        for dataset, loader in zip(self.datasets, self.loaders, strict=True):
-            state = dataset.check_state(loader.save_state_rank())
-            for number in state.lanes:
-                for item in items_in(dataset.lane(number, state)):
-                    source, epoch, index, _ = item.ref
-                    keys.add((dataset.source_names[source], epoch, index, item.part))
-        return keys
-
-    def _taken(self) -> tuple[int, int]:
-        lanes = [lane for loader in self.loaders for lane in loader.save_state_rank()["lanes"].values()]
-        return sum(lane.get("draws", 0) for lane in lanes), sum(map(num_pending, lanes))
 
 
 def items_in(lane: Lane) -> Iterator[Item]:
     """All that a lane holds, wherever in it."""
     yield from lane._pending.map(lambda item: item, lambda unit: [*unit.items]).items()
-
-
-def num_pending(lane: dict[str, Any]) -> int:
-    """Samples that a lane has drawn and not emitted."""
-    return sum(1 for _ in Pending.from_dict(lane.get("pending", {})).loose())

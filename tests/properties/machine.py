@@ -52,6 +52,8 @@ NUM_COPIES = 3
 STRIDE = 10_500
 """Sample n of copy c says n + STRIDE * c: all differ, and the first of each is never left out."""
 
+SWITCH = 100
+
 MAX_STEPS = 20_000
 """In which an epoch of every source must have been drawn."""
 
@@ -98,6 +100,15 @@ class MachineEncoder(Encoder):
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().encode_sample(sample)
 
+    def select_samples_to_pack(self, samples: list[TextSample]) -> list[list[TextSample]]:
+        """In their order; what may take more is left for the next buffer."""
+        packs: list[list[TextSample]] = [[]]
+        for sample in samples:
+            if packs[-1] and sum(map(length_of, packs[-1])) + length_of(sample) > self.capacity:
+                packs.append([])
+            packs[-1].append(sample)
+        return packs if len(packs) == 1 else packs[:-1]
+
     @stateless
     def pack_selected_samples(self, samples: list[TextSample]) -> Packed:
         return Packed(keys=[key_of(sample) for sample in samples], length=sum(map(length_of, samples)))
@@ -119,6 +130,20 @@ class GroupingMachineEncoder(MachineEncoder):
 WEIGHTS = st.sampled_from([0.5, 1, 1.3, 2, 2.49, 3])
 
 
+class Splitting(MachineEncoder):
+    """Each micro-batch comes out as two, its first unit and the rest."""
+
+    @stateless
+    def encode_batch(self, batch: Batch) -> Iterator[Batch]:
+        yield batch[:1]
+        if len(batch) > 1:
+            yield batch[1:]
+
+
+class SplittingGroups(Splitting, GroupingMachineEncoder):
+    """With groups, too."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
     """Data and what is made of it."""
@@ -128,12 +153,16 @@ class Case:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
     """Weights, or repetitions of an epochized blend."""
+    later: float | None
+    """The weight of the first source from sample `SWITCH` on, in files."""
     epochized: bool
     batch_size: int
     packing: int | None
     num_groups: int
     skip_every: int
     num_parts: int
+    splits: bool
+    """Whether a micro-batch comes out as two."""
     ending: str
     """`endless`, `once` (shuffled, to the end) or `ordered` (to the end)."""
     limit: int | None
@@ -156,7 +185,14 @@ class Case:
     @property
     def is_arithmetic(self) -> bool:
         """Whether batches follow from the order alone."""
-        return self.keeps_all and self.packing is None and self.num_groups == 1
+        return self.keeps_all and self.packing is None and self.num_groups == 1 and not self.splits
+
+    @property
+    def encoder(self) -> type[MachineEncoder]:
+        """The class of its encoder: a hook that is there counts."""
+        if self.splits:
+            return SplittingGroups if self.num_groups > 1 else Splitting
+        return GroupingMachineEncoder if self.num_groups > 1 else MachineEncoder
 
     def texts(self, copy: int) -> range:
         """What the samples of a source say, in their order."""
@@ -188,12 +224,14 @@ def cases(kinds: Mapping[str, bool]) -> st.SearchStrategy[Case]:
             kind=st.just(kind),
             sizes=st.tuples(*(st.sampled_from(SIZES) for _ in each)),
             weights=st.tuples(*[WEIGHTS] * num_sources),
+            later=st.sampled_from([None, None, 0.5, 4]),
             epochized=st.sampled_from([False, False, True]),
             batch_size=st.integers(1, 4),
             packing=st.none() | st.integers(2, 40),
             num_groups=st.sampled_from([1, 1, 3]),
             skip_every=st.sampled_from([0, 0, 3, 7]),
             num_parts=st.sampled_from([1, 1, 3]),
+            splits=st.sampled_from([False, False, True]),
             ending=st.sampled_from(["endless", "endless", "once", "ordered"]),
             limit=st.sampled_from([None, None, None, 5, 20]),
             chunk=st.sampled_from([None, 1, 10, 100]),
@@ -247,7 +285,7 @@ class Ranks:
         return not any(self._streams)
 
     def step(self) -> dict[int, Batch]:
-        """The next micro-batch of each rank, by its slot; none of a rank whose pass is over."""
+        """The next micro-batch of each rank, by its index; none of a rank whose pass is over."""
         found = {}
         for rank, stream in enumerate(self._streams):
             if stream is None:
@@ -256,19 +294,19 @@ class Ranks:
             if batch is None:
                 self._streams[rank] = None
                 continue
-            begin = self._next_slot(self._loaders[rank]) - self.world_size
+            begin = self._position(self._loaders[rank]) - self.world_size
             found[begin + (rank - begin) % self.world_size] = batch
         return found
 
     @staticmethod
-    def _next_slot(loader: SavableDataLoader) -> int:
+    def _position(loader: SavableDataLoader) -> int:
         state = loader.save_state_rank()
-        return int(state["next_slot"] if "next_slot" in state else state["micro_batch_index"])
+        return int(state["micro_batch_index"])
 
     @property
-    def next_slot(self) -> int:
-        """The slot that a lone rank comes to next."""
-        return self._next_slot(self._loaders[0])
+    def position(self) -> int:
+        """The index that a lone rank comes to next."""
+        return self._position(self._loaders[0])
 
     @property
     def num_skipped(self) -> int:
@@ -288,23 +326,23 @@ class Ranks:
 
 
 class Reference:
-    """What one rank without workers makes, by slot."""
+    """What one rank without workers makes, by the index of the micro-batch."""
 
     def __init__(self, datasets: list[LaneDataset], saved: Saved = None, *, strict: bool = True) -> None:
         self._rank = Ranks(datasets, saved, strict=strict)
         self._batches: dict[int, Batch] = {}
 
-    def __getitem__(self, slot: int) -> Batch | None:
-        """The micro-batch of a slot; None if that slot is passed over."""
-        while slot not in self._batches and not self._rank.have_ended and self._rank.next_slot <= slot:
+    def __getitem__(self, index: int) -> Batch | None:
+        """The micro-batch of an index; None if that index is passed over."""
+        while index not in self._batches and not self._rank.have_ended and self._rank.position <= index:
             self._batches |= self._rank.step()
-        return self._batches.get(slot)
+        return self._batches.get(index)
 
-    def has_more_than(self, slots: set[int]) -> bool:
-        """Whether finite data has another micro-batch besides those of these slots."""
-        while not self._rank.have_ended and self._batches.keys() <= slots:
+    def has_more_than(self, indices: set[int]) -> bool:
+        """Whether finite data has another micro-batch besides these."""
+        while not self._rank.have_ended and self._batches.keys() <= indices:
             self._batches |= self._rank.step()
-        return not self._batches.keys() <= slots
+        return not self._batches.keys() <= indices
 
 
 @contextlib.contextmanager
@@ -328,7 +366,10 @@ def text_of(copy: int, number: int) -> str:
 
 def in_files(suffix: str, folder: Path, case: Case) -> Path:
     """A metadataset of data sets in files whose names end like this."""
-    weights = dict(zip(case.names(suffix), case.weights, strict=True))
+    weights: dict[str, Any] = dict(zip(case.names(suffix), case.weights, strict=True))
+    if case.later is not None and not case.epochized:
+        phases = [{"from_sample": 0, "weight": case.weights[0]}, {"from_sample": SWITCH, "weight": case.later}]
+        weights[case.names(suffix)[0]] = json.dumps(phases)
     file = folder / f"blend{suffix}.yaml"
     return write_blend(file, weights, epochized=case.epochized, where=case.where(suffix))
 
@@ -347,7 +388,7 @@ def datasets_of(
     written: Path | Plan, case: Case, topology: Topology, *, dies_at: Path | None = None
 ) -> list[LaneDataset]:
     """The data set as each rank has it."""
-    encoder = (GroupingMachineEncoder if case.num_groups > 1 else MachineEncoder)(
+    encoder = case.encoder(
         skip_every=case.skip_every, num_parts=case.num_parts, num_groups=case.num_groups, dies_at=dies_at
     )
     common = {"batch_size": case.batch_size, "packing_buffer_size": case.packing, "task_encoder": encoder}
@@ -412,7 +453,7 @@ class JobMachine(RuleBasedStateMachine):
         """Nothing has come out yet."""
         self._before: list[Batch] = []
         """The micro-batches of this pass from before the lanes were dealt again."""
-        self._of_slot: dict[int, Batch] = {}
+        self._by_index: dict[int, Batch] = {}
         """Those since."""
         self._skipped_before = 0
         """Samples that other ranks left out in this pass."""
@@ -423,7 +464,7 @@ class JobMachine(RuleBasedStateMachine):
             self.ranks.close()
         if is_new_layout:
             self._before = self._emitted()
-            self._of_slot = {}
+            self._by_index = {}
             alone = self.datasets(Topology(1, self.topology.num_lanes))
             self._reference = Reference(alone, saved, strict=strict)
         (self.work / "die").unlink(missing_ok=True)
@@ -441,11 +482,11 @@ class JobMachine(RuleBasedStateMachine):
         """Each rank takes so many micro-batches. Finite data of which nothing is left is over then; a state of it
         begins the next pass, also where no rank has asked for more, if the order alone tells the end."""
         for _ in range(steps):
-            for slot, batch in self.ranks.step().items():
-                assert batch == self._reference[slot], (slot, self.topology)
-                assert slot not in self._of_slot, (slot, self.topology)
-                self._of_slot[slot] = batch
-        if not self.case.is_finite or self._reference.has_more_than({*self._of_slot}):
+            for index, batch in self.ranks.step().items():
+                assert batch == self._reference[index], (index, self.topology)
+                assert index not in self._by_index, (index, self.topology)
+                self._by_index[index] = batch
+        if not self.case.is_finite or self._reference.has_more_than({*self._by_index}):
             return
         sees_end |= not self.case.is_arithmetic
         while sees_end and not self.ranks.have_ended:
@@ -469,7 +510,7 @@ class JobMachine(RuleBasedStateMachine):
         save_states(folder, self.ranks.states(), step=self._num_saves, world_size=self.topology.world_size)
         skipped = self._skipped_before + self.ranks.num_skipped
         self._saved = folder, self.case, self.topology.num_lanes, self._reference
-        self._saved_pass = [*self._before], dict(self._of_slot), skipped
+        self._saved_pass = [*self._before], dict(self._by_index), skipped
 
     @rule(data=st.data())
     def move(self, data: st.DataObject) -> None:
@@ -499,8 +540,8 @@ class JobMachine(RuleBasedStateMachine):
         for _ in range(steps):
             self.ranks.step()
         folder, self.case, num_lanes, self._reference = self._saved
-        before, of_slot, self._skipped_before = self._saved_pass
-        self._before, self._of_slot = [*before], dict(of_slot)
+        before, by_index, self._skipped_before = self._saved_pass
+        self._before, self._by_index = [*before], dict(by_index)
         self.topology = data.draw(topologies(num_lanes), label="topology")
         self._open(load_states(folder), is_new_layout=False)
 
@@ -513,7 +554,7 @@ class JobMachine(RuleBasedStateMachine):
     # What is promised.
 
     def _emitted(self) -> list[Batch]:
-        return [*self._before, *(self._of_slot[slot] for slot in sorted(self._of_slot))]
+        return [*self._before, *(self._by_index[index] for index in sorted(self._by_index))]
 
     @invariant()
     def nothing_comes_twice(self) -> None:
@@ -602,8 +643,8 @@ class JobMachine(RuleBasedStateMachine):
             if not missing:
                 break
             missing -= {key for batch in self.ranks.step().values() for unit in batch for key in unit}
-        # A sample may stay in a group that nothing fills any more, or in the emptiest pack.
-        assert len(missing) <= (0 if self.case.packing is None and self.case.num_groups == 1 else 8), missing
+        # A sample may stay in a group that nothing fills any more.
+        assert len(missing) <= (0 if self.case.num_groups == 1 else 8), missing
 
 
 def settings_of(examples: int) -> settings:

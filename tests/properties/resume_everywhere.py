@@ -47,7 +47,7 @@ def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any]
         for batch in loader:
             saved = loader.save_state_rank()
             steps.append(json.loads(json.dumps([batch, saved])))
-            if saved["next_slot"] >= end:
+            if saved["micro_batch_index"] >= end:
                 return steps
     raise AssertionError("the data ended")
 
@@ -86,7 +86,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "restore":
         where, workers, states = json.load(sys.stdin)
         with open_loader(Path(where), workers):
-            ends = [min(state["next_slot"] + FOLLOWING, STEPS) for _, state in states]
+            ends = [min(state["micro_batch_index"] + FOLLOWING, STEPS) for _, state in states]
             found = [
                 run(Path(where), workers, packing, state, end)
                 for (packing, state), end in zip(states, ends, strict=True)

@@ -155,7 +155,7 @@ def test_other_weights_hold_from_the_restore_on_and_another_unit_is_refused(fold
         other.check_state(state)
     restored = other.check_state(state, strict=False)
     job = Job([other])
-    job.states, job.slot = [restored], restored.next_slot
+    job.states, job.slot = [restored], restored.micro_batch_index
     job.lanes = [{lane: other.lane(lane, restored) for lane in restored.lanes}]
     assert shares(other, keys(job, 3_000)) == pytest.approx([1 / 2, 1 / 8, 3 / 8], abs=0.01)
     (folder / "samples.yaml").write_text((BLEND % 2).replace("    weight_unit: tokens\n", ""))
@@ -188,7 +188,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_re_deal_and_other_weights(
         job = Job([made])
         if state is not None:
             job.states = [made.check_state(state, strict=False)]
-            job.slot = job.states[0].next_slot
+            job.slot = job.states[0].micro_batch_index
             job.lanes = [{lane: made.lane(lane, job.states[0]) for lane in job.states[0].lanes}]
         for step in range(60 * number, 60 * number + steps):
             found[step] = keys(job, 1)
@@ -308,7 +308,7 @@ def test_an_added_data_set_begins_with_its_share_from_here_on(folder: Path) -> N
     (other,) = ranks(folder, 1, 2, "more.yaml")
     restored = other.check_state(state, strict=False)
     job = Job([other])
-    job.states, job.slot = [restored], restored.next_slot
+    job.states, job.slot = [restored], restored.micro_batch_index
     job.lanes = [{lane: other.lane(lane, restored) for lane in restored.lanes}]
     after = keys(job, 300)
     assert shares(other, after) == pytest.approx([1 / 2, 1 / 3, 1 / 24, 1 / 8], abs=0.02)

@@ -17,7 +17,8 @@ from bridge_data import get_savable_loader, merge_states
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order import Cursor
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums
+from bridge_data.plugins.ledger import ledger
+from bridge_data.plugins.ledger.ledger import LedgerSums, ledger_line
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from tests.properties.machine import EXAMPLES, Case, JobMachine, Topology, cases, datasets_of, written_sources
 
@@ -72,6 +73,12 @@ def written(folder: Path) -> dict[int, list[SampleKey]]:
     return dict(sorted(RunLedger(folder)))
 
 
+def sums_of(state: LoaderState) -> LedgerSums:
+    found = ledger.sums_of(state)
+    assert found is not None
+    return found
+
+
 def sums_in(folder: Path) -> LedgerSums:
     """The sums of the ledger files, computed again."""
     found = LedgerSums()
@@ -110,12 +117,12 @@ def test_both_sums_are_those_of_one_uninterrupted_rank_where_the_lanes_stay(
     state = run(data, case, chain, legs)
     num = sum(leg.world_size * leg.num_steps for leg in legs)
     expected = run(data, case, alone, [Leg(1, num)])
-    assert state.ledger_line() == expected.ledger_line()
-    assert state.sums().samples == sum(map(len, written(alone).values()))
+    assert ledger_line(state) == ledger_line(expected)
+    assert sums_of(state).samples == sum(map(len, written(alone).values()))
     last = next((leg for leg in reversed(legs) if leg.num_steps or leg.num_lost), None)
     if last is not None and last.num_lost:
         return  # what came after its save is in the ledger too, until something is written after a resume
-    assert sums_in(chain) == sums_in(alone) == state.sums()
+    assert sums_in(chain) == sums_in(alone) == sums_of(state)
     assert written(chain) == written(alone)
 
 
@@ -146,8 +153,8 @@ def test_the_sum_without_positions_is_that_of_all_samples_whatever_happens_on_th
     data: Path, folders: Iterator[Path], case: Case, legs: list[Leg], last: Leg
 ) -> None:
     chain, alone = next(folders), next(folders)
-    found = run(data, case, chain, [*legs, last]).sums()
-    expected = run(data, case, alone, [Leg(1, TO_THE_END)]).sums()
+    found = sums_of(run(data, case, chain, [*legs, last]))
+    expected = sums_of(run(data, case, alone, [Leg(1, TO_THE_END)]))
     assert (found.samples, found.unpositioned) == (expected.samples, expected.unpositioned)
     is_same = written(chain) == written(alone)
     event(f"the same order: {is_same}")
@@ -161,7 +168,7 @@ def test_one_swapped_sample_changes_the_sums_exactly_if_it_changes_what_came_out
     data: Path, folders: Iterator[Path], case: Case, leg: Leg, data_: st.DataObject
 ) -> None:
     as_it_is, changed = next(folders), next(folders)
-    expected = run(data, case, as_it_is, [leg]).sums()
+    expected = sums_of(run(data, case, as_it_is, [leg]))
     lane, draw, by = (data_.draw(st.integers(*bounds)) for bounds in ((0, 2), (0, 9), (1, 5)))
     take = Cursor.take
 
@@ -173,7 +180,7 @@ def test_one_swapped_sample_changes_the_sums_exactly_if_it_changes_what_came_out
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Cursor, "take", swapped)
-        found = run(data, case, changed, [leg]).sums()
+        found = sums_of(run(data, case, changed, [leg]))
     both = written(as_it_is), written(changed)
     counts = [collections.Counter(key for keys in one.values() for key in keys) for one in both]
     event(f"other samples: {counts[0] != counts[1]}")

@@ -142,12 +142,12 @@ def check(path: Path, case: Case, *, num_workers: int = 0) -> None:
     for number, leg in enumerate(case.legs):
         if leg.num_lanes != num_lanes:
             num_lanes = leg.num_lanes
-            plain.deal_again(case.skips.number(slot), num_lanes)
+            plain.deal_again(case.skips.index_after(slot), num_lanes)
         # The state has the ranges; that the settings say them once more changes nothing.
         skips = case.skips if number % 2 == 0 else None
         batches, saved = run_leg(path, case, leg, saved, skips=skips, num_workers=num_workers)
-        assert saved["next_slot"] == slot + len(batches)
-        numbers = [case.skips.number(slot + place) for place in range(len(batches))]
+        assert saved["micro_batch_index"] == case.skips.index_after(slot + len(batches))
+        numbers = [case.skips.index_after(slot + place) for place in range(len(batches))]
         plain.go_to(1 + max(numbers))
         assert batches == [plain.batches[one] for one in numbers], (slot, leg)
         slot += len(batches)
@@ -227,7 +227,7 @@ def test_it_is_also_with_workers_that_are_killed_within_a_range(path: Path) -> N
     with get_savable_loader(dataset_of(path, case, case.legs[0], 0, skips, 2), max_worker_restarts=9) as loader:
         assert loader.wait_for_workers(60)
         for slot, batch in zip(range(60), loader, strict=False):
-            assert batch == plain.batches[skips.number(slot)], slot
+            assert batch == plain.batches[skips.index_after(slot)], slot
             if slot in (3, 18, 27):
                 for process in loader._pool.processes():
                     os.kill(process, signal.SIGKILL)

@@ -183,7 +183,6 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("loader.worker_config=x", "no setting 'loader.worker_config'"),
         ("loader.eval_batches=0", "eval_batches=0: expected an integer of at least 1"),
         ("loader.prefetch_factor=0", "prefetch_factor=0: expected"),
-        ("data.repeat_steps=['3']", "repeat_steps=['3']: steps are no longer repeated"),
         ("encoder.conversation.system=x", "conversation_template_config.system'"),
         ("task_encoder=recipes.task_encoders:lava", "there is none of this name"),
         ("data=crops", "data: got 'crops', expected a mapping of settings, such as data"),

@@ -251,6 +251,7 @@ def train(batch):
 """
 
 
+@pytest.mark.slow
 def test_eight_ranks(place: World) -> None:
     """Eight processes. Beside the changes above, a barrier stands between saving and restoring, which are two runs of
     a job in the document; and `new_group`, which the pairs of ranks call at the same time, is told so."""

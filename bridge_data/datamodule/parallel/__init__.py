@@ -8,9 +8,7 @@
     groups            the groups of a rank: those of a `pg_collection`, else Megatron's
     virtual_chunks    an iterator of the same batches for each model chunk of a virtual pipeline
 
-All ranks of a group must make their loaders, restore and close them in the same order. To change: whether ranks balance
-or share, `run_options.TrainerOptions`; how far they read ahead, `replica.NUM_AHEAD`; what is done in a balanced step,
-`balance._balance`; the bytes of a batch, `background.to_parts` and `from_bytes`.
+All ranks of a group must make their loaders, restore and close them in the same order.
 """
 
 from bridge_data.datamodule.parallel.context_parallel import (

@@ -1,8 +1,8 @@
 """The process groups of this rank, and its data-parallel rank.
 
-Enters: a `ProcessGroupCollection`; Megatron's parallel state, where it is initialised. Leaves: the groups, the
-`WorkerConfig` of this rank, and its place in its replica. Guarantee: the groups are looked up in one way, so all who
-ask see the same ranks.
+Reads a `ProcessGroupCollection`, or Megatron's parallel state, where it is initialised. Returns the groups, the
+`WorkerConfig` of this rank, and its position in its replica. All callers look the groups up here, so they see the same
+ranks.
 
 The rank is the pure data-parallel rank. The context-parallel ranks of a replica work on parts of the same sequences, so
 they read the same data, as tensor- and pipeline-parallel ranks do. The group of data and context parallelism together

@@ -1,6 +1,6 @@
 """Batches under a virtual pipeline: an iterator for each model chunk.
 
-Enters: one loader. Leaves: the iterators. Guarantee: each yields every batch, and each batch is drawn once.
+Reads one loader. Returns the iterators: each yields every batch, and each batch is drawn once.
 """
 
 import collections

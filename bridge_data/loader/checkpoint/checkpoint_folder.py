@@ -12,14 +12,12 @@ file. Nothing in a file is executed.
 
 The other files are for trainers in which each rank reads a file of its own, and must have one; the names and the key
 are those of Megatron-LM and Megatron-Bridge. Folders of these (a file a rank, with the state alone) are read if their
-files agree and make a whole state; so are those of version 1, in which a manifest said which files belong together.
+files agree and make a whole state.
 """
 
 import contextlib
 import dataclasses
-import hashlib
 import io
-import json
 import operator
 import os
 import re
@@ -45,23 +43,18 @@ if TYPE_CHECKING:
 FORMAT = "bridge_data.checkpoint"
 """The name of the format in files: part of the format, it does not follow this module's name."""
 VERSION = 2
-"""The version of the format. Files of version 1 are a part of a checkpoint each, which a manifest completed."""
+"""The version of the format."""
 
 STATE_KEY = "dataloader_state_dict"
 """Where the state is in the file. Source: Megatron-LM and Megatron-Bridge, `maybe_save_dataloader_state`."""
 
-MANIFEST = "train_dataloader_manifest.json"
-"""What completed a checkpoint of version 1: step, ranks, size and checksum of each file."""
-
 _NAME = re.compile(r"train_dataloader_dprank(\d{3,})\.pt")
 _ITERATION = re.compile(r"iter_(\d{7,})")
-_LEFT_OVER = (MANIFEST, ".train_dataloader_*.new", ".*train_dataloader_*.tmp")
-"""What earlier saves may have left: the manifest and not yet renamed files of version 1; files half-written."""
+_HALF_WRITTEN = ".*train_dataloader_*.tmp"
+"""What earlier saves may have left."""
 
 _NUM_TRIES = 3
 """How often a folder is read while saves replace its files."""
-_MAX_LINES = 12
-"""Maximum number of faults that an error lists."""
 
 
 def rank_file(folder: AnyLocation, rank: int) -> AnyLocation:
@@ -83,7 +76,7 @@ def _names_in(folder: Location) -> list[str]:
 
 def holds_state(folder: Location) -> bool:
     """Whether there is a data state in `folder`, or a part of one."""
-    return folder.is_dir() and bool(rank_files(folder) or (folder / MANIFEST).exists())
+    return folder.is_dir() and bool(rank_files(folder))
 
 
 def save_states(
@@ -98,6 +91,17 @@ def save_states(
 
     The file of rank 0 holds the whole state, the others the lanes of their rank. An earlier save in `folder` is
     replaced: a save that is killed or fails leaves one or the other.
+
+    >>> from bridge_data import InMemoryDataset, TextSample, get_savable_loader
+    >>> texts = InMemoryDataset([TextSample(__key__=text, text=text) for text in ("a", "b", "c")], training=False)
+    >>> loader = get_savable_loader(texts.build())
+    >>> next(iter(loader)).text
+    'a'
+    >>> save_states("checkpoint", loader.save_state_rank(), step=1, world_size=1)
+    >>> resumed = get_savable_loader(texts.build())
+    >>> resumed.restore_state_rank(load_states("checkpoint", step=1))
+    >>> next(iter(resumed)).text
+    'b'
 
     Raises:
         ConfigError: if `folder` is in a store that cannot be written.
@@ -184,7 +188,7 @@ def _settle(target: Path, copies: Sequence[Location]) -> None:
     for path in copies:  # all are on their way to the disk by now
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-    for left in [path for pattern in _LEFT_OVER for path in target.glob(pattern)]:
+    for left in [*target.glob(_HALF_WRITTEN)]:
         left.unlink(missing_ok=True)
     sync_folder(target)
 
@@ -200,7 +204,7 @@ def _check_replaceable(file: Location) -> None:
 
 
 def _check_version(version: object, file: Location) -> None:
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise StateError(
             f"{file}: got version {version} of the file format, expected {VERSION}; "
             "read it with the release that wrote it"
@@ -282,7 +286,7 @@ def _read_with(folder: Location, data: bytes | None) -> Checkpoint:
     """What is in a folder whose file of rank 0 has the content `data`."""
     first = rank_file(folder, 0)
     file = None if data is None else decoded(data, first)
-    if file is not None and file.version == VERSION:
+    if file is not None and file.version is not None:
         if not file.state.is_whole:
             raise StateError(f"{first}: is the file of rank {file.rank}; expected that of rank 0, with the whole state")
         sizes = []
@@ -297,25 +301,17 @@ def _read_with(folder: Location, data: bytes | None) -> Checkpoint:
             num_files=len(sizes),
             num_bytes=sum(sizes),
         )
-    manifest = _Manifest.read(folder)
-    if manifest is None:
-        contents = {name: read_bytes(path) for name, path in rank_files(folder).items()}
-    else:
-        contents = manifest.read_files(folder)
+    contents = {name: read_bytes(path) for name, path in rank_files(folder).items()}
     if not contents:
         raise StateError(_nothing_in(folder))
     files = {name: decoded(data, folder / name) for name, data in contents.items()}
-    if manifest is None:
-        _check_foreign(folder, files)
-        named = _ITERATION.fullmatch(folder.absolute().name)
-        step = int(named[1]) if named else None
-    else:
-        step = manifest.step
+    _check_foreign(folder, files)
+    named = _ITERATION.fullmatch(folder.absolute().name)
     return Checkpoint(
         path=folder,
         state=_merged(folder, {name: file.state for name, file in files.items()}),
-        step=step,
-        world_size=manifest.world_size if manifest else len(files),  # Megatron writes one for each rank
+        step=int(named[1]) if named else None,
+        world_size=len(files),  # Megatron writes one for each rank
         num_files=len(files),
         num_bytes=sum(map(len, contents.values())),
     )
@@ -327,7 +323,7 @@ def _nothing_in(folder: Location) -> str:
         return f"{folder}: holds no data state: expected {first}. Give the folder of one iteration."
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
-    if any(path for pattern in _LEFT_OVER for path in folder.glob(pattern)):
+    if any(folder.glob(_HALF_WRITTEN)):
         hint = "A save was cut short before it was complete. Take another checkpoint."
     if any(folder.glob("*.distcp")):
         hint = "A state in a checkpoint of megatron.core.dist_checkpointing is read by load_sharded_state, in a job."
@@ -338,7 +334,7 @@ def _check_foreign(folder: Location, files: "Mapping[str, StateFile]") -> None:
     """Refuse files of ours without the one that completes them: nothing says that they belong together."""
     for name, file in files.items():
         if file.version is not None:
-            missing = MANIFEST if file.version == 1 else f"the {rank_file(Path(), 0).name} that was saved with it"
+            missing = f"the {rank_file(Path(), 0).name} that was saved with it"
             raise StateError(
                 f"{folder}: {name} is a part of the checkpoint that {file.world_size} ranks saved at step {file.step}, "
                 f"but {missing} is missing: it was copied without that, or before the save had ended. "
@@ -461,66 +457,3 @@ def read_if_saved(path: Location) -> bytes | None:
         return storage.read_if_there(path)
     except DatasetError as error:
         raise StateError(str(error)) from error
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Manifest:
-    """What a folder of version 1 holds: the files by name, with size in bytes and checksum. `replaced` are files of a
-    still earlier save, no longer valid; they may not all have been deleted."""
-
-    step: int
-    world_size: int
-    files: Mapping[str, tuple[int, str]]
-    replaced: Sequence[str]
-
-    @classmethod
-    def read(cls, folder: Location) -> "_Manifest | None":
-        """The manifest of a folder, None if there is none.
-
-        Raises:
-            StateError: if it cannot be read, is invalid or truncated, or of another version.
-        """
-        path = folder / MANIFEST
-        if (data := read_if_saved(path)) is None:
-            return None
-        try:
-            content = json.loads(data)
-            if (content["format"], content["version"]) != (FORMAT, 1):
-                raise ValueError(f"it is of format {content['format']!r}, version {content['version']!r}")
-            files = {name: (record["size_bytes"], record["blake2b"]) for name, record in content["files"].items()}
-            return cls(
-                step=operator.index(content["step"]),
-                world_size=operator.index(content["world_size"]),
-                files=files,
-                replaced=list(map(str, content.get("replaced", ()))),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise StateError(
-                f"{path}: is no manifest of a checkpoint ({error}): damaged, or something else. "
-                "Restore the file, or take another checkpoint."
-            ) from error
-
-    def read_files(self, folder: Location) -> dict[str, bytes]:
-        """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
-        contents, faults = {}, []
-        for name, saved in self.files.items():
-            # A save that was killed has left files that the manifest counts under the names that they had before.
-            found = [read_if_saved(path) for path in (folder / name, folder / f".{name}.new")]
-            contents[name] = next((data for data in found if data is not None and _record_of(data) == saved), b"")
-            if not contents[name]:
-                faults.append(f"{name} {'is missing' if found == [None, None] else 'has other content'}")
-        others = rank_files(folder).keys() - {*self.files, *self.replaced}
-        faults += [f"{name} is of another run: {self.world_size} ranks saved" for name in sorted(others)]
-        if faults:
-            more = len(faults) - _MAX_LINES
-            lines = faults[:_MAX_LINES] + ([f"and {more} more"] if more > 0 else [])
-            raise StateError(
-                f"{folder}: these are not the files that step {self.step} saved:\n  " + "\n  ".join(lines) + "\n"
-                "Copy what is missing or altered from where it was saved, remove what is of another run, or take "
-                "another checkpoint."
-            )
-        return contents
-
-
-def _record_of(data: bytes) -> tuple[int, str]:
-    return len(data), hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,15 +1,15 @@
 """The state of the data inside other checkpoints, with model and optimizer: in a file of Lightning, and as
 objects of `megatron.core.dist_checkpointing`.
 
-Lightning. Enters: a `.ckpt` that a trainer with our DataModule saved. Leaves: the state of the whole job, and the step;
-or the file with another state and everything else unchanged. Guarantee: nothing in the file is executed, and a
-reader reads none of its tensors.
+Lightning: reads a `.ckpt` that a trainer with our DataModule saved. Returns the state of the whole job, and the step;
+or the file with another state and everything else unchanged. Nothing in the file is executed, and a reader reads none
+of its tensors.
 
-Megatron. Enters: a rank's state, or the path of a checkpoint. Leaves: a sharded state dict with one shard a
-data-parallel rank; one merged state. Guarantee: a checkpoint loads at any data-parallel size, since a load asks for the
-shards that are there, and not for those that this run would write. Saving and loading are Megatron's: collective over
-all processes, from a script with a main guard, and with pickle inside: load only checkpoints that you trust, as you
-must for the model.
+Megatron: reads a rank's state, or the path of a checkpoint. Returns a sharded state dict with one shard for each
+data-parallel rank, or one merged state. A checkpoint loads at any data-parallel size, since a load asks for the shards
+that are there, and not for those that this run would write. Saving and loading are Megatron's: collective over all
+processes, from a script with a main guard, and with pickle inside: load only checkpoints that you trust, as you must
+for the model.
 """
 
 from pathlib import Path

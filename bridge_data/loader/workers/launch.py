@@ -1,9 +1,9 @@
 """The trainer's end of the server: it starts the server's process, asks it for workers, and shares it between loaders.
 
-Guarantee: after `close`, the workers of a loader have ended and are reaped; the server ends with its last loader.
-Loaders share a server if workers would inherit the same from a new one; a worker imports missing modules itself.
-If a server dies, it is lost for all its loaders; each gets a new one when it needs it. The thread that the
-kernel treats as the server's parent lives as long as the server should.
+After `close`, the workers of a loader have ended and are reaped; the server ends with its last loader. Loaders share a
+server if workers would inherit the same from a new one; a worker imports missing modules itself. If a server dies, it
+is lost for all its loaders; each gets a new one when it needs it. The thread that the kernel treats as the server's
+parent lives as long as the server should.
 """
 
 from __future__ import annotations

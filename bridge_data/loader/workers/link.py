@@ -1,7 +1,7 @@
 """One worker as the trainer sees it, across restarts of its process.
 
-Enters: the messages of the worker's process. Leaves: its items, in the order in which they were produced. Guarantee:
-batches received before the process died are kept, and the next process continues after the last batch received.
+Reads the messages of the worker's process. Returns its items, in the order in which they were produced. Batches
+received before the process died are kept, and the next process continues after the last batch received.
 
 Worker and trainer share a page of memory. The worker writes there what it is working on, and the trainer can read that
 even after the worker was killed. The trainer writes how many batches the worker may produce, so that taking a batch
@@ -30,6 +30,7 @@ from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
     Channel,
+    ConnectService,
     EndMessage,
     FailureMessage,
     Freed,
@@ -40,10 +41,10 @@ from bridge_data.loader.workers.messages import (
     Ready,
     changed,
 )
+from bridge_data.loader.workers.services import WorkerServices
 from bridge_data.loader.workers.slots import HeldSlots, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plugins.helping.board import Shared
 from bridge_data.samples.pickling import decode
 
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
@@ -161,14 +162,16 @@ class WorkerLink:
         page: WatchPage,
         load: Load,
         dataset: int,
-        shared: Shared | None,
+        services: WorkerServices | None,
     ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._held)
         self.ready, self.importing, self.hung_up_at = False, "", math.inf
+        self._services = services
+        if services is not None:
+            load = load._replace(service=pickle.dumps(services.of_worker(self.index)))
         self._send(load, dataset)
-        self._shared = shared
         if self._state is not None:
             self._send_begin(self._state)
 
@@ -179,7 +182,7 @@ class WorkerLink:
                 slots.discard(message.body)
         self._queue.clear()
         self._lanes = list(lanes)
-        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -217,8 +220,9 @@ class WorkerLink:
             self.ready = message.failure is None
             if not self.ready:
                 self.broken = WorkerError(f"worker {self.index}: {message.failure}")
-            elif self._shared is not None:  # not before: a user may have few descriptors on the way
-                self._shared.introduce(self.index, self._channel)
+            elif self._services is not None:  # not before: a user may have few descriptors on the way
+                with contextlib.suppress(OSError):  # the worker does without, if there are too many
+                    self._channel.send(ConnectService(), self._services.descriptors(self.index), wait=False)
             return
         elif isinstance(message, Importing):
             self.importing = message.module
@@ -277,11 +281,11 @@ class WorkerLink:
         if (self._slots.released or self.page.waits) and not self.hung_up:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
-        return Produced(lane, batch, state, message.skipped, message.references, counts)
+        return Produced(lane, batch, state, message.skipped, counts, message.notes)
 
     def _note_taken(self) -> None:
-        if self._shared is not None:
-            self._shared.board.note_taken(self.index, self._allowed - self._prefetch_factor)
+        if self._services is not None:
+            self._services.note_taken(self.index, self._allowed - self._prefetch_factor)
 
     def wake(self) -> None:
         if self.page.waits:

@@ -1,8 +1,8 @@
 """Messages between trainer, server and workers, and the channel that carries them.
 
-Enters: a small picklable message and descriptors. Leaves: the same at the other end, complete or not at all.
-Guarantee: one message is one packet, so an interrupted reader never reads half of one; a message that is too large for
-a packet travels in an anonymous file, so sending does not block on the reader.
+Sends a small picklable message and descriptors. Returns the same at the other end, complete or not at all: one message
+is one packet, so an interrupted reader never reads half of one. A message that is too large for a packet travels in an
+anonymous file, so sending does not block on the reader.
 
 Lane states travel as changes: each holds only what the state before it does not have. Objects that two states of a lane
 share are kept, as states never change; so the packs of a packing buffer are sent once, and then how many are left.
@@ -115,6 +115,8 @@ class Load(NamedTuple):
 
     environment: Environment
     modules: list[str]
+    service: bytes = b""
+    """What opens the worker's service, pickled."""
 
 
 class StartWorker(NamedTuple):
@@ -138,6 +140,10 @@ class Exited(NamedTuple):
 
     uid: int
     code: int
+
+
+class ConnectService(NamedTuple):
+    """Trainer to worker, with descriptors: what its service shares with those of others (see `services`)."""
 
 
 class Begin(NamedTuple):
@@ -189,7 +195,7 @@ class BatchMessage(NamedTuple):
     lane: int
     change: StateChange
     skipped: dict[str, int]
-    references: bytes
+    notes: dict[str, Any]
     body: Body
     counts: tuple[Any, ...] = ()
 

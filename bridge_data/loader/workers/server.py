@@ -1,9 +1,9 @@
 """The process that starts workers: `python -m bridge_data.loader.workers.server MODE CHANNEL PARENT [WATCH]`.
 
-Enters: `AddLoader` for each loader of the trainer; from these `StartWorker`, `KillWorker` and `Stop`. Leaves: worker
-processes, and `Exited` to their loader when they end. Guarantee: it has one thread, forks with nothing open that a
-worker could inherit by accident, reaps every worker, ends the workers of a loader that disconnects, and ends with all
-workers when the trainer ends in any way.
+Receives `AddLoader` for each loader of the trainer; from these `StartWorker`, `KillWorker` and `Stop`. Starts worker
+processes, and sends `Exited` to their loader when they end. It has one thread, forks with nothing open that a worker
+could inherit by accident, reaps every worker, ends the workers of a loader that disconnects, and ends with all workers
+when the trainer ends in any way.
 """
 
 from __future__ import annotations

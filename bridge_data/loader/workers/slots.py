@@ -1,9 +1,8 @@
 """Memory for batches: slots of shared memory, and the arenas that batches are collated in.
 
-Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot, mapped
-only once, returns to its worker when the last tensor, view or array over it dies; no one waits for that, and no mapping
-is closed while in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets
-private copies.
+Reads, in a worker, the parts of a batch. Returns, in the trainer, views of the same memory. A slot, mapped only once,
+returns to its worker when the last tensor, view or array over it dies; no one waits for that, and no mapping is closed
+while in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets private copies.
 
 A worker collates in a slot, and the message of the batch says where in it the parts are, uncopied. The slot goes to the
 trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one

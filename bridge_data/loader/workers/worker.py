@@ -1,9 +1,11 @@
 """A worker process: sets itself up, loads the dataset, runs lanes, sends each batch with its lane's state after it.
 
-Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, without lanes
-that ended; never more than the watch page allows. Guarantee: a child dies with its parent, keeps few descriptors,
-ignores Ctrl-C and computes in one thread; a worker returns only by `os._exit`.
+Reads the messages of the trainer. Sends batches of the lanes of `Begin` in the order of their turns, the end of each
+lane, or what it raised; never more batches than the watch page allows. Promises that the process dies with its parent,
+keeps few descriptors, ignores Ctrl-C and computes in one thread; it returns only by `os._exit`.
 """
+
+from __future__ import annotations
 
 import contextlib
 import faulthandler
@@ -25,8 +27,6 @@ from bridge_data.child_process import (
     write_lines_at_once,
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import MakerWrapper
-from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
@@ -35,6 +35,7 @@ from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
     Channel,
+    ConnectService,
     EndMessage,
     FailureMessage,
     Freed,
@@ -45,19 +46,16 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
-from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, SlotArena, SlotWriter
+from bridge_data.loader.workers.services import OpenService
+from bridge_data.loader.workers.slots import SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
-from bridge_data.plugins.helping.board import Introduction
-from bridge_data.plugins.helping.helping import Helping
 from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
 
-_MAX_INLINE_AHEAD_BYTES = 1 << 16
 
-
-def adopt(environment: "Environment") -> None:
+def adopt(environment: Environment) -> None:
     """Use the module search path of the trainer, and its replacement of Energon."""
     sys.path[:] = environment.sys_path
     sys.argv[:] = environment.argv
@@ -65,7 +63,7 @@ def adopt(environment: "Environment") -> None:
     if environment.pythonpath is not None:
         os.environ["PYTHONPATH"] = environment.pythonpath
     if environment.replacement != replacement():
-        from bridge_data.energon.replacing import install
+        from bridge_data.import_hook import install  # here: few jobs need it
 
         install(environment.replacement)
 
@@ -113,33 +111,40 @@ def _serve(channel: Channel, page: WatchPage) -> None:
         for _ in imported(load.modules, channel):
             pass
         dataset = pickle.loads(contents_of(file))
+        open_service: OpenService | None = pickle.loads(load.service) if load.service else None
     except BaseException as error:
         _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
-    _Worker(channel, page, dataset).run()
+    Worker(channel, page, dataset, open_service).run()
 
 
-class _Worker:
-    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
-        self._channel, self._page, self._dataset = channel, page, dataset
-        self._helping: Helping | None = None  # until it knows its peers
+class Worker:
+    """Makes the batches of its lanes, as many as the trainer asks for."""
+
+    def __init__(
+        self, channel: Channel, page: WatchPage, dataset: LaneDataset, open_service: OpenService | None
+    ) -> None:
+        self.channel, self.page, self.dataset = channel, page, dataset
         self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
-        self._begin_number = self._number = self._num_batches = 0
-        self._num_beyond = self._batch_bytes = 0
-        """Batches that it prepares ahead beyond those that the trainer asks for; the size of the largest."""
-        self._turns: Turns | None = None
+        self._begin_number = self._number = self.num_batches = 0
+        """The latter: batches made since `Begin`."""
+        self.batch_bytes = 0
+        """Size of the largest."""
+        self.turns: Turns | None = None
+        """Of its lanes; None before `Begin`, and after one has failed."""
         self._sent: dict[int, LaneState] = {}
-        self._runner: LaneRunner
+        self.runner: LaneRunner
+        self._service = None if open_service is None else open_service(self)
 
     def run(self) -> None:
         while True:
             self._listen()
             message, payload, descriptors = self._next()
-            self._channel.send(message, descriptors, payload)
-            self._page.produced = self._num_batches
+            self.channel.send(message, descriptors, payload)
+            self.page.produced = self.num_batches
             for descriptor in descriptors:
                 os.close(descriptor)
             if self._number & (self._number - 1) == 0:  # less and less often
@@ -154,89 +159,66 @@ class _Worker:
                 return
             if isinstance(message, Freed):
                 self._slots.free(message.slots)
-            elif isinstance(message, Introduction):
-                self._helping = Helping(message, descriptors, self._dataset, self._page)
+            elif isinstance(message, ConnectService):
+                assert self._service is not None
+                self._service.connect(descriptors)
             elif isinstance(message, Begin):
-                self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
-                self._num_beyond = 0
-                state, self._sent = message.state, {}
-                self._turns = Turns(state, message.lanes)
-                self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
-                wrappers: list[MakerWrapper] = []
-                if self._helping is not None:
-                    self._helping.begin()
-                    wrappers.append(self._helping.wrap)
-                self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch, wrappers)
+                self._begin(message)
+
+    def _begin(self, message: Begin) -> None:
+        self._begin_number, self._number, self.num_batches = message.begin_number, 0, 0
+        self._sent, self.turns = {}, Turns(message.state, message.lanes)
+        self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
+        wrappers = []
+        if self._service is not None:
+            self._service.begin()
+            wrappers.append(self._service.wrap)
+        self.runner = LaneRunner(self.dataset, message.state, self._arena, self.page.watch, wrappers)
 
     def _receive(self) -> Packet:
         if spin_briefly(self._may_go_on):
-            return self._channel.receive(wait=False)
-        self._page.waits = True
+            return self.channel.receive(wait=False)
+        self.page.waits = True
         try:
-            helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
-            if helping is not None and not may_go_on:
-                may_grow = bool(self._turns) and self._num_beyond < self._most_beyond
-                may_go_on = helping.wait(self._channel, self._num_batches, may_grow=may_grow)
-                self._num_beyond += may_go_on
+            may_go_on = self._may_go_on()  # the trainer may just have changed it
+            if self._service is not None and not may_go_on:
+                may_go_on = self._service.wait()
                 self._slots.num_spare += may_go_on
-            return self._channel.receive(wait=not may_go_on)
+            return self.channel.receive(wait=not may_go_on)
         finally:
-            self._page.waits = False
+            self.page.waits = False
 
     def _may_go_on(self) -> bool:
-        return bool(self._turns) and self._num_batches < self._num_allowed
+        return bool(self.turns) and self.num_batches < self.num_allowed
 
     @property
-    def _num_allowed(self) -> int:
-        """The batches that it may produce: those that the trainer asks for, and some beyond."""
-        return self._page.allowed + min(self._num_beyond, self._most_beyond)
-
-    @property
-    def _most_beyond(self) -> int:
-        """The batches that it may prepare beyond those that the trainer asks for."""
-        if self._helping is None or not self._batch_bytes:
-            return 0
-        most, most_bytes = self._helping.max_ahead
-        if self._batch_bytes <= MAX_INLINE_BYTES:  # these fill the channel, whose messages should not wait
-            most_bytes = min(most_bytes, _MAX_INLINE_AHEAD_BYTES)
-        return min(most, most_bytes // self._batch_bytes)
-
-    def _taken(self, lane: int, turns: Turns) -> Produced[Any] | Ended:
-        """The next item of `lane`, with the help of peers if they are idle and samples take long."""
-        helping, runner = self._helping, self._runner
-        if helping is None:
-            return runner.take(lane)
-        if helping.posts:
-            num_ahead = self._num_allowed - self._num_batches + 1
-            lanes = [runner.lane(one).number for one in turns.following(num_ahead)]
-            helping.prepare(lanes, self._num_batches, turns.slot)
-        item = runner.take(lane)
-        helping.note_loading(lane)
-        return item
+    def num_allowed(self) -> int:
+        """The batches that it may make: those that the trainer asks for, and what its service adds."""
+        return self.page.allowed + (0 if self._service is None else self._service.num_beyond)
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
-        assert self._turns is not None
-        lane = self._turns.lane
+        assert self.turns is not None
+        lane = self.turns.lane
         head = self._begin_number, self._number, lane
         self._number += 1
-        self._page.enter(lane)
+        self.page.enter(lane)
         try:
-            item = self._taken(lane, self._turns)
+            item = (self._service or self.runner).take(lane)
             if isinstance(item, Ended):
-                self._turns.end_lane()
+                self.turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
-            self._batch_bytes = max(self._batch_bytes, max(end for _, end in body.ranges))
-            self._turns.advance()
-            self._num_batches += 1
+            self.batch_bytes = max(self.batch_bytes, max(end for _, end in body.ranges))
+            self.turns.advance()
+            self.num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return BatchMessage(*head, change, skipped, references, body, counts), payload, descriptors
+            return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
-            self._turns = None
+            self.turns = None
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
         finally:
-            self._page.leave()
+            self.page.leave()

@@ -27,9 +27,9 @@ from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher, ServerLost
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
+from bridge_data.loader.workers.services import open_services
 from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.helping.board import MAX_PEERS, Shared
 from bridge_data.run_options import LoaderConfig
 
 logger = logging.getLogger("bridge_data")
@@ -100,16 +100,16 @@ class WorkerPool:
         held = HeldSlots(config.max_shared_bytes)
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
-        self._num_started, self._interrupted, self._shared = 0, False, None
+        self._num_started, self._interrupted = 0, False
         self._processes = contextlib.ExitStack()
         """Ends the workers, and the server if no other loader uses it."""
-        helps = config.workers_help and 1 < num_workers <= MAX_PEERS
         with contextlib.ExitStack() as opened:
             self._dataset = file_of(data)
             opened.callback(os.close, self._dataset)
-            if helps:
-                self._shared = Shared(num_workers, config.max_shared_bytes)
-                opened.callback(self._shared.close)
+            self._services = open_services(config, num_workers)
+            if self._services is not None:
+                opened.callback(self._services.close)
+                modules.append(type(self._services).__module__)
             self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             opened.callback(os.close, self._waker)
             self._start_all()
@@ -143,7 +143,7 @@ class WorkerPool:
                 self._launcher.start_worker(self._num_started, theirs, descriptor)
             finally:
                 os.close(descriptor)
-            link.attach(self._num_started, ours, page, self._load, self._dataset, self._shared)
+            link.attach(self._num_started, ours, page, self._load, self._dataset, self._services)
             undo.pop_all()
 
     def ready(self) -> bool:
@@ -310,11 +310,8 @@ class WorkerPool:
 
     def close(self) -> None:
         self._opened.close()
-        self._links, self._link_of, self._shared = (
-            [],
-            {},
-            None,
-        )  # and with them the shared memory of batches that nobody has
+        # And with them shared memory that nobody needs:
+        self._links, self._link_of, self._services = [], {}, None
 
 
 class Watched(Protocol):

@@ -1,32 +1,35 @@
-"""Forgotten samples: which references a lane drops when it draws them, or when they are pending.
+"""Forgotten samples: which references a lane leaves out when it draws them, or when they are pending.
 
-Enters: the sources of a plan, and versions of their lists. Leaves: whether a reference is of a forgotten sample.
-Guarantee: versions are fixed when the object is made, in every process that gets it (which computes the numbers of the
-samples on first use). Which versions a run used, its states say: see `order.forgotten_lists`.
+Reads the sources of a plan, and versions of their lists. Returns whether a reference is of a forgotten sample. The
+versions are fixed when the object is made, in every process that gets it (which computes the numbers of the samples on
+first use). Which versions a run used, its states say: see `forgotten_lists`.
 """
 
-import collections
 import functools
 from collections.abc import Container, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.survival import Survivals
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
-from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, ListVersions
+from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, History, ListVersions, check_lists, with_lists
 from bridge_data.plugins.forget.record_lists import RecordLists
 from bridge_data.plugins.forget.tombstones import Version, counts_at, newest_versions
-from bridge_data.task import Hooks
 from bridge_data.task.hooks import FORGOTTEN
 
 
-class ForgottenSamples:
+class ForgottenSamples(StateExtra):
     """The forgotten samples of `sources`, whose unique names are `names`, under these versions of their lists."""
+
+    name: ClassVar[str] = "withheld"
+    version: ClassVar[int] = 1
 
     def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
+        self._known = known_digests(sources, names)
         self._lists: dict[int, tuple[Any, list[Version]]] = {
             number: (source.withheld, [(number_of, digest) for number_of, digest in lists[name]])
             for number, (source, name) in enumerate(zip(sources, names, strict=True))
@@ -34,14 +37,19 @@ class ForgottenSamples:
         }
 
     @classmethod
-    def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
-        """Those under the newest versions; None if there are no lists."""
+    def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
+        """Those under the newest versions."""
         lists = {
             name: [list(version) for version in newest_versions(source.withheld.lists)]
-            for source, name in zip(sources, names, strict=True)
+            for source, name in zip(sources, source_names, strict=True)
             if isinstance(source.withheld, RecordLists)
         }
-        return cls(sources, names, lists) if lists else None
+        return cls(sources, source_names, lists)
+
+    @classmethod
+    def unasked(cls) -> Self:
+        """Those of data without a list; `begin` then refuses a state that knows of one."""
+        return cls((), (), {})
 
     @classmethod
     def under(cls, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> "Self | None":
@@ -59,6 +67,22 @@ class ForgottenSamples:
                     f"{name}, which the data set does not have: put back {LIST_FILES}"
                 )
         return cls(sources, names, lists) if lists else None
+
+    def begin(self, state: LoaderState) -> Any:
+        """The history of the lists, from here on with these.
+
+        Raises:
+            StateError: if the state has a newer list, or a different one.
+        """
+        history, index = history_of(state), state.micro_batch_index
+        check_lists(history, index, self._known, dict(state.fingerprint["sources"]))
+        return with_lists(history, index, self.lists) or None
+
+    def lane(self, number: int, state: LoaderState) -> LaneExtra:
+        return _ForgettingLane(self)
+
+    def agreed(self) -> Any:
+        return self.lists
 
     def __contains__(self, ref: Any) -> bool:
         source, _, index, _ = ref
@@ -81,40 +105,30 @@ def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, 
     }
 
 
-def drop_draws(
-    drawn: list[tuple[int, SampleRef]], forgotten: Container[SampleRef], hooks: Hooks, survivals: Survivals
-) -> list[tuple[int, SampleRef]]:
-    """(draw, reference) of samples that are not forgotten. The others are counted as skips, also in the survival of
-    their source; they are not read."""
-    kept = [pair for pair in drawn if pair[1] not in forgotten]
-    if len(kept) < len(drawn):
-        hooks.count_skip(FORGOTTEN, len(drawn) - len(kept), "they are forgotten")
-        for _, ref in drawn:
-            if ref in forgotten:
-                survivals[ref.source].count_skip(*hooks.last_skip)
-    return kept
+class _ForgettingLane(LaneExtra):
+    """A lane that leaves out forgotten samples."""
+
+    skips_as: ClassVar[str] = FORGOTTEN
+    reason: ClassVar[str] = "they are forgotten"
+
+    def __init__(self, forgotten: ForgottenSamples) -> None:
+        self._forgotten = forgotten
+
+    def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        return [ref for ref in refs if ref not in self._forgotten]
 
 
-def drop_pending(
-    pending: Pending[Drawn, list[Drawn]], forgotten: Container[SampleRef], hooks: Hooks
-) -> Pending[Drawn, list[Drawn]]:
-    """`pending` without forgotten samples, which are counted as skips. Packs, buckets and micro-batches lose members;
-    empty ones are dropped, and none is refilled."""
+def history_of(state: LoaderState) -> History:
+    """The lists that a run used, as its state says."""
+    return [(index, lists) for index, lists in data_of(state.extras, ForgottenSamples) or ()]
 
-    def left(items: Sequence[Drawn]) -> list[Drawn]:
-        return [item for item in items if item.ref not in forgotten]
 
-    def units_left(units: Sequence[list[Drawn]]) -> list[list[Drawn]]:
-        return [kept for unit in units if (kept := left(unit))]
+def forgotten_in(dataset: LaneDataset) -> ForgottenSamples | None:
+    """The samples that the lanes of a data set leave out as forgotten; None if it has no list."""
+    return next((extra for extra in dataset.extras if isinstance(extra, ForgottenSamples)), None)
 
-    buckets = {name: units_left(bucket) for name, bucket in pending.buckets.items()}
-    opened = [(units_left(units), emitted) for units, emitted in pending.open]
-    kept: Pending[Drawn, list[Drawn]] = Pending(
-        queue=collections.deque(left([*pending.queue])),
-        carried=left(pending.carried),
-        packs=collections.deque(units_left([*pending.packs])),
-        buckets={name: bucket for name, bucket in buckets.items() if bucket},
-        open=collections.deque(batch for batch in opened if batch[0]),
-    )
-    hooks.skipped[FORGOTTEN] += sum(1 for _ in pending.items()) - sum(1 for _ in kept.items())
-    return kept
+
+def with_forgotten(dataset: LaneDataset, forgotten: ForgottenSamples | None) -> LaneDataset:
+    """A data set whose lanes leave out these samples as forgotten."""
+    others = [extra for extra in dataset.extras if not isinstance(extra, ForgottenSamples)]
+    return dataset.changed(extras=tuple(others if forgotten is None else [*others, forgotten]))

@@ -4,9 +4,9 @@ Reads the references that the lanes of a worker load next, and what its trainer 
 (`lanes.maker.Outcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
 and batches stay with the lane.
 
-Each worker posts on the `Board` what it loads next, once its samples take long enough; an idle worker takes the jobs of
-one that the trainer waits for, and sends outcomes to that worker's inbox. A worker that needs a sample on which another
-works does its next ones meanwhile, or helps in turn; if that other dies, it makes the sample itself.
+Each worker posts in the `JobTable` what it loads next, once its samples take long enough; an idle worker takes the jobs
+of one that the trainer waits for, and sends outcomes to that worker's inbox. A worker that needs a sample on which
+another works does its next ones meanwhile, or helps in turn; if that other dies, it makes the sample itself.
 
 What fails at a helper, or cannot be sent, is made again by the worker that needs it, which reports it.
 """
@@ -20,18 +20,23 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
-from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial
+from bridge_data.lanes.produced import Produced
 from bridge_data.lanes.upcoming import Upcoming
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.link import WatchPage
-from bridge_data.loader.workers.messages import Channel
-from bridge_data.loader.workers.slots import layout, padded
+from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
+from bridge_data.loader.workers.slots import MAX_HELD_SLOTS, MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
-from bridge_data.plugins.helping.board import NUM_JOBS, Board, Introduction, Job
+from bridge_data.plugins.helping.job_table import NUM_JOBS, Job, JobTable
+from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode, writable_content
+
+if TYPE_CHECKING:
+    from bridge_data.loader.workers.worker import Worker
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
@@ -47,32 +52,99 @@ _WAIT_S = 0.02
 """For the outcome of a helper; then its lock is tried again."""
 
 
+_MAX_PEERS = MAX_DESCRIPTORS - 3
+"""More workers than these do not help each other."""
+_MAX_AHEAD, _AHEAD_SHARE = 14, 4
+"""Batches that a worker prepares beyond `prefetch_factor`: at most so many, as each may take a descriptor of the
+trainer; and one of so many bytes of `max_shared_bytes`, of all workers."""
+_MAX_INLINE_AHEAD_BYTES = 1 << 16
+
+
+def open_help(config: LoaderConfig, num_workers: int) -> Help | None:
+    """What has the workers of a loader help each other; None if they are one, or too many."""
+    return Help(config, num_workers) if 1 < num_workers <= _MAX_PEERS else None
+
+
+class Help:
+    """The trainer's end, a `WorkerServices`: the memory that the workers share, and how far the trainer is."""
+
+    def __init__(self, config: LoaderConfig, num_workers: int) -> None:
+        self._num_workers = num_workers
+        num_ahead = min(_MAX_AHEAD, MAX_HELD_SLOTS // (2 * num_workers))
+        self._max_ahead = num_ahead, config.max_shared_bytes // (_AHEAD_SHARE * num_workers)
+        self._inboxes: list[tuple[Channel, Channel]] = []
+        with contextlib.ExitStack() as opened:
+            descriptor = JobTable.make(num_workers)
+            opened.callback(os.close, descriptor)
+            self._jobs, self._bell = JobTable(descriptor, num_workers), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            opened.callback(os.close, self._bell)
+            for _ in range(num_workers):
+                self._inboxes.append(Channel.pair())
+                for channel in self._inboxes[-1]:
+                    opened.callback(channel.close)
+            self._opened = opened.pop_all()
+        self._descriptors = [descriptor, self._bell]
+
+    def of_worker(self, index: int) -> OpenHelping:
+        return OpenHelping(index, self._num_workers, self._max_ahead)
+
+    def descriptors(self, index: int) -> list[int]:
+        """Of the job table, the bell, the worker's inbox, and for each worker the other end of its inbox."""
+        inbox = self._inboxes[index][0].fileno()
+        return [*self._descriptors, inbox, *(theirs.fileno() for _, theirs in self._inboxes)]
+
+    def note_taken(self, index: int, num_batches: int) -> None:
+        self._jobs.note_taken(index, num_batches)
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class OpenHelping(NamedTuple):
+    """Opens the service of a worker."""
+
+    worker_index: int
+    num_workers: int
+    max_ahead: tuple[int, int]
+    """Number and bytes of the batches that it may prepare ahead besides those that the trainer asks for, while that
+    waits for a peer."""
+
+    def __call__(self, worker: Worker) -> Helping:
+        return Helping(self, worker)
+
+
 class Helping:
-    """What a worker gives to its peers and gets from them: outcomes for its lanes while it posts jobs.
+    """What a worker gives to its peers and gets from them, a `WorkerService`: outcomes for its lanes while it posts
+    jobs."""
 
-    `shared` are the descriptors that come with `Introduction`.
-    """
-
-    def __init__(self, peers: Introduction, shared: Sequence[int], dataset: LaneDataset, page: WatchPage) -> None:
-        board, self._bell, inbox, *inboxes = shared
-        self._board, self._index, self._page = Board(board, peers.num_workers), peers.worker, page
-        self._inbox = Channel.from_descriptor(inbox)
-        self._inboxes = [Channel.from_descriptor(descriptor) for descriptor in inboxes]
-        self._dataset, self._encoder = dataset, Encoder()
+    def __init__(self, peers: OpenHelping, worker: Worker) -> None:
+        self._index, self._num_workers, self._max_ahead = peers
+        self._worker, self._page, self._encoder = worker, worker.page, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, float(1 << 20), 0
         self._waited_ns = waited_for_core_ns()
-        self.max_ahead = peers.max_ahead
-        self.posts = False
-        """Whether its lanes ask for outcomes."""
+        self._num_beyond = 0
+        self._jobs: JobTable
+        self.is_connected = self.posts = False
+        """Whether it has reached its peers; whether its lanes ask for outcomes."""
         self._views: dict[int, tuple[LaneView, Upcoming]] = {}
         """Of the lanes that are open, and what they load next."""
+        self._elsewhere_ns = 0
+
+    def connect(self, descriptors: Sequence[int]) -> None:
+        """Reach the peers."""
+        jobs, self._bell, inbox, *inboxes = descriptors
+        self._jobs = JobTable(jobs, self._num_workers)
+        self._inbox = Channel.from_descriptor(inbox)
+        self._inboxes = [Channel.from_descriptor(descriptor) for descriptor in inboxes]
+        self.is_connected = True
         self._forget()
 
     def begin(self) -> None:
         """The lanes begin anew."""
-        self._num_failed, self._views = 0, {}
-        self._forget()
+        self._num_failed, self._num_beyond, self._views = 0, 0, {}
+        if self.is_connected:
+            self._forget()
 
     def wrap(self, inner: Maker, lane: LaneView) -> HelpedMaker:
         """A maker that asks peers before `inner`: a `MakerWrapper`."""
@@ -82,12 +154,12 @@ class Helping:
 
     def _forget(self) -> None:
         """Withdraw all jobs."""
-        self._free = self._board.withdraw(self._index)
-        self._board.note_work(self._index, 0, posts=False)
+        self._free = self._jobs.withdraw(self._index)
+        self._jobs.note_work(self._index, 0, posts=False)
         self._first_number = self._number + 1
         self._lanes: dict[int, int] = {}
         self._posted: dict[SampleRef, tuple[int, int]] = {}
-        """Number and place of the jobs that no lane has asked for."""
+        """Number and entry of the jobs that no lane has asked for."""
         self._num_low = 0
         """So few posted jobs that more are posted."""
         self._arrived: dict[int, Outcome | None] = {}
@@ -96,7 +168,21 @@ class Helping:
 
     # ----- as one that may need help ----------------------------------------------------------------------------------
 
-    def note_loading(self, lane: int) -> None:
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, with the help of peers if samples take long."""
+        worker = self._worker
+        if self.posts:
+            assert worker.turns is not None
+            self._jobs.note_work(self._index, worker.turns.index, posts=True)
+            self._jobs.note_produced(self._index, worker.num_batches, is_idle=False)
+            following = worker.turns.following(worker.num_allowed - worker.num_batches + 1)
+            self._lanes = collections.Counter(worker.runner.lane(one).number for one in following)
+            self._post()
+        item = worker.runner.take(lane)
+        self._note_loading(lane)
+        return item
+
+    def _note_loading(self, lane: int) -> None:
         """Note how long a lane took to load its last samples, which says whether to post jobs."""
         if lane not in self._views:
             return
@@ -111,18 +197,12 @@ class Helping:
         mean_ns = loading_ns / num_samples
         self._mean_ns = mean_ns if not self._mean_ns else self._mean_ns + 0.25 * (mean_ns - self._mean_ns)
         self._elsewhere_ns = 0
+        if not self.is_connected:
+            return
         posts = self._num_failed < _MAX_FAILED and self._mean_ns >= (_LIGHT_NS if self.posts else _HEAVY_NS)
         if posts != self.posts:
             self.posts = posts
             self._forget()
-
-    def prepare(self, lanes: Sequence[int], num_produced: int, slot: int) -> None:
-        """Before the batch of `slot`, after `num_produced` others: post what these lanes load for the next batches. A
-        lane is named once for each of its batches."""
-        self._board.note_work(self._index, slot, posts=True)
-        self._board.note_produced(self._index, num_produced, is_idle=False)
-        self._lanes = collections.Counter(lanes)
-        self._post()
 
     def _post(self) -> None:
         """Post more jobs, as many as memory allows, once half of them are done."""
@@ -134,11 +214,11 @@ class Helping:
                 if ref in self._posted or not view.may_come_from_others(ref):  # another part of the same sample
                     continue
                 self._number += 1
-                place = self._free.pop()
-                self._board.post(self._index, place, self._number, lane, ref)
-                self._posted[ref] = self._number, place
+                entry = self._free.pop()
+                self._jobs.post(self._index, entry, self._number, lane, ref)
+                self._posted[ref] = self._number, entry
         self._num_low = len(self._posted) // 2
-        if len(self._posted) > num_before and self._board.wants_help(self._index):
+        if len(self._posted) > num_before and self._jobs.wants_help(self._index):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self._bell, 1)
 
@@ -146,13 +226,13 @@ class Helping:
         """The outcome of a sample of one of its lanes, if a peer has made it, or makes it now."""
         if len(self._posted) <= self._num_low:
             self._post()
-        number, place = self._posted.pop(ref, (0, 0))
+        number, entry = self._posted.pop(ref, (0, 0))
         if not number:
             return None
-        was_begun = self._board.take_back(self._index, place)
+        was_begun = self._jobs.take_back(self._index, entry)
         if was_begun is None:
-            was_begun = self._wait_for(ref, place)
-        self._free.append(place)
+            was_begun = self._wait_for(ref, entry)
+        self._free.append(entry)
         if not was_begun:
             return None
         self._collect()
@@ -164,10 +244,10 @@ class Helping:
             self._elsewhere_ns += outcome.took_ns
         return outcome
 
-    def _wait_for(self, ref: SampleRef, place: int) -> bool:
-        """Do other work while a peer makes a sample that is needed; returns as `Board.take_back`."""
+    def _wait_for(self, ref: SampleRef, entry: int) -> bool:
+        """Do other work while a peer makes a sample that is needed; returns as `JobTable.take_back`."""
         began_ns, is_named = time.perf_counter_ns(), True
-        while (was_begun := self._board.take_back(self._index, place)) is None:
+        while (was_begun := self._jobs.take_back(self._index, entry)) is None:
             if self._work_ahead() or self.help():
                 is_named = False
                 continue
@@ -183,10 +263,10 @@ class Helping:
 
     def _work_ahead(self) -> bool:
         """Do the next of its own jobs; False if there is none."""
-        if (job := self._board.claim(self._index)) is None:
+        if (job := self._jobs.claim(self._index)) is None:
             return False
         self._arrived[job.number] = self._tried(job)
-        self._board.finish(job)
+        self._jobs.finish(job)
         return True
 
     def _collect(self) -> None:
@@ -212,26 +292,43 @@ class Helping:
 
     def help(self) -> bool:
         """Do a job of a peer for which the trainer waits; False if there is none."""
-        for worker in self._board.behind(self._index):
-            if (job := self._board.claim(worker)) is not None:
+        for worker in self._jobs.behind(self._index):
+            if (job := self._jobs.claim(worker)) is not None:
                 self._send(job, self._tried(job))
-                self._board.finish(job)
+                self._jobs.finish(job)
                 return True
         return False
 
-    def wait(self, channel: Channel, num_produced: int, *, may_grow: bool) -> bool:
-        """After `num_produced` batches, help until there is a message on `channel`. True if it `may_grow`, and has
-        nothing else to do while the trainer waits for a peer."""
-        if not self._board.has_posts():
-            return False  # who begins to post waits for the next time
+    @property
+    def num_beyond(self) -> int:
+        """Batches beyond those that the trainer asks for: one more each time that it had nothing else to do."""
+        return min(self._num_beyond, self._most_beyond)
+
+    @property
+    def _most_beyond(self) -> int:
+        batch_bytes, (most, most_bytes) = self._worker.batch_bytes, self._max_ahead
+        if not batch_bytes:
+            return 0
+        if batch_bytes <= MAX_INLINE_BYTES:  # these fill the channel, whose messages should not wait
+            most_bytes = min(most_bytes, _MAX_INLINE_AHEAD_BYTES)
+        return min(most, most_bytes // batch_bytes)
+
+    def wait(self) -> bool:
+        """Help until there is a message for this worker. True if one more batch may be made ahead, and there is nothing
+        else to do while the trainer waits for a peer."""
+        if not self.is_connected or not self._jobs.has_posts():
+            return False  # a worker that starts posting now is helped from the next wait on
+        worker = self._worker
+        may_grow = bool(worker.turns) and self._num_beyond < self._most_beyond
         poller = select.poll()
-        poller.register(channel, select.POLLIN)
+        poller.register(worker.channel, select.POLLIN)
         # Before it looks for jobs: later ones ring the bell.
-        self._board.note_produced(self._index, num_produced, is_idle=True)
+        self._jobs.note_produced(self._index, worker.num_batches, is_idle=True)
         try:
             while not poller.poll(0):
                 if not self.help():
-                    if may_grow and self.posts and self._board.behind(self._index):
+                    if may_grow and self.posts and self._jobs.behind(self._index):
+                        self._num_beyond += 1
                         return True
                     poller.register(self._bell, select.POLLIN)
                     poller.poll(_LOOK_MS if self.posts else None)
@@ -240,11 +337,11 @@ class Helping:
                         os.eventfd_read(self._bell)
             return False
         finally:
-            self._board.note_produced(self._index, num_produced, is_idle=False)
+            self._jobs.note_produced(self._index, worker.num_batches, is_idle=False)
 
     @functools.cached_property
     def _trial(self) -> Trial:
-        return self._dataset.trial()
+        return self._worker.dataset.trial()
 
     def _tried(self, job: Job) -> Outcome | None:
         """The outcome of a job; None if a hook fails on the sample."""
@@ -274,10 +371,20 @@ class Helping:
                 os.close(file)
 
 
-class HelpedMaker:
-    """Asks the peers of `helping` for each sample before `inner` makes it, while that posts what its lanes load."""
+class Peers(Protocol):
+    """Those who may have made a sample."""
 
-    def __init__(self, helping: Helping, inner: Maker, lane: LaneView) -> None:
+    posts: bool
+    """Whether they are asked."""
+
+    def find(self, ref: SampleRef) -> Outcome | None:
+        """The outcome of a sample, if one of them has made it."""
+
+
+class HelpedMaker:
+    """Asks `helping` for each sample before `inner` makes it."""
+
+    def __init__(self, helping: Peers, inner: Maker, lane: LaneView) -> None:
         self._helping, self._inner, self._lane = helping, inner, lane
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:

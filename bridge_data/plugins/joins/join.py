@@ -1,6 +1,6 @@
 """Joins in a metadataset: samples of several data sets that have the same key become one.
 
-Enters: a node with `join:`, a list or a mapping of references, and `joiner:`. Leaves: a joined `Source`, whose records
+Reads a node with `join:`, a list or a mapping of references, and `joiner:`. Returns a joined `Source`, whose records
 come from the index that `prepare` made. It is a left join: the first member defines the samples and their order;
 `nonmatch` of each other member says what happens to samples that it lacks.
 

@@ -2,7 +2,7 @@
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
 compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
-No sample is read. A swapped, lost or repeated sample changes a sum.
+No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a `ledger_path`.
 
 The order can be computed only without packing, groups, filters, generators and re-deals.
 """
@@ -19,9 +19,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.forget.forgotten_lists import history_of
-from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums
+from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
@@ -45,14 +43,16 @@ class AuditFinding:
 
     checkpoint: Checkpoint
     source: str
-    expected: LedgerSums
+    expected: LedgerSums | None
     sums: LedgerSums | None
     why: str = ""
 
     @property
     def is_same(self) -> bool:
         """Whether samples and both sums are equal."""
-        return self.sums is not None and dataclasses.replace(self.sums, since=self.expected.since) == self.expected
+        if self.sums is None or self.expected is None:
+            return False
+        return dataclasses.replace(self.sums, since=self.expected.since) == self.expected
 
     @property
     def result(self) -> str:
@@ -65,11 +65,11 @@ class AuditFinding:
         """The comparison as plain data for JSON."""
         return {
             "checkpoint": str(self.checkpoint.path),
-            "num_micro_batches": self.checkpoint.state.next_slot,
+            "num_micro_batches": self.checkpoint.state.num_handed_out,
             "compared_with": self.source,
             "result": self.result,
             "reason": self.why or None,
-            "state": self.expected.to_dict(),
+            "state": None if self.expected is None else self.expected.to_dict(),
             "found": None if self.sums is None else self.sums.to_dict(),
         }
 
@@ -79,7 +79,8 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
     sums, counts, last = [LedgerSums()] * len(states), [0] * len(states), (0, -1)
-    sinces = [state.sums().since for state in states]
+    expected = [sums_of(state) for state in states]
+    sinces = [0 if one is None else one.since for one in expected]
     for at, one in ledger_files.sums():
         last = max(last, at)
         first = bisect.bisect_right(positions, at)
@@ -90,32 +91,33 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     findings, so_far, count = [], LedgerSums(), 0
     for number, checkpoint in enumerate(checkpoints):
         so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
-        why = _lacking(state, count, sinces[number], last)
-        findings.append(AuditFinding(checkpoint, "ledger", state.sums(), None if why else so_far, why))
+        why = _NO_SUMS if expected[number] is None else _lacking(state, count, sinces[number], last)
+        findings.append(AuditFinding(checkpoint, "ledger", expected[number], None if why else so_far, why))
     return findings
 
 
+_NO_SUMS = "the state has no sums: the run had no ledger_path when it saved it"
+
+
 def _position(state: LoaderState) -> tuple[int, int]:
-    return state.repetition, state.next_slot
+    return state.repetition, state.micro_batch_index
 
 
 def _has(state: LoaderState, at: tuple[int, int]) -> bool:
     """Whether a micro-batch was handed out before `state`."""
     repetition, number = at
-    if state.skips is not None:
-        return number < state.next_slot
     if repetition != state.repetition:
         return repetition < state.repetition
-    num_had = state.place_of(number % state.num_lanes)
+    num_had = state.num_made(number % state.num_lanes)
     return number // state.num_lanes < num_had
 
 
 def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
     """Why the ledger lacks micro-batches that `state` counts; "" if it has all, or if that cannot be known."""
-    expected = sum(state.num_emitted(lane) for lane in state.lanes) - since
+    expected = (sum(map(state.num_made, state.lanes)) if state.skips is None else state.num_handed_out) - since
     if state.repetition or count >= expected:
         return ""
-    if expected - count <= state.next_slot - 1 - last[1]:
+    if expected - count <= state.micro_batch_index - 1 - last[1]:
         return f"the ledger ends with micro-batch {last[1]}"
     return f"the ledger lacks {expected - count} micro-batches"
 
@@ -137,7 +139,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: A
                 run = RunSettings(path=path, options=settings.with_options(**options))
                 opened = {repr(settings): (dataset := run.order_dataset(world_size=1))}
             sums, why = _computed(state, dataset)
-        findings.append(AuditFinding(checkpoint, "data", state.sums(), sums, why))
+        findings.append(AuditFinding(checkpoint, "data", sums_of(state), sums, why))
     return findings
 
 
@@ -145,9 +147,11 @@ def _not_computable(state: LoaderState) -> str:
     """Why the order up to a state cannot be computed; "" if it can."""
     if state.fingerprint["order"] != "shuffled" or state.fingerprint.get("packing_buffer_size") is not None:
         return "the order can be computed only for training without packing"
-    if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or state.sums().since:
+    if (sums := sums_of(state)) is None:
+        return _NO_SUMS
+    if len(state.generations) > 1 or state.drawn_before or state.repetition or sums.since:
         return "the lanes were dealt again, or not counted from the beginning"
-    if history_of(state.extras) and state.skips is not None:
+    if "withheld" in state.extras and state.skips is not None:
         return "samples were forgotten in a run that skips steps: only a ledger says which"
     return ""
 
@@ -187,6 +191,8 @@ def audit(
 ) -> None:
     """Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.
 
+    For runs with a ledger_path: without one, states have no sums to compare.
+
     The sums in each state are computed again: from the ledger files, and with --data from the data set alone, if the
     order can be computed (no packing, groups, filters, generators, re-deals). Exit code 1 if they differ.
     """
@@ -217,4 +223,10 @@ def audit(
 def _row(finding: AuditFinding) -> tuple[str, ...]:
     result = finding.why or ("equal" if finding.is_same else "DIFFERENT")
     state = finding.checkpoint.state
-    return str(finding.checkpoint.path), f"{state.next_slot:,}", f"{finding.expected.samples:,}", finding.source, result
+    return (
+        str(finding.checkpoint.path),
+        f"{state.num_handed_out:,}",
+        "" if finding.expected is None else f"{finding.expected.samples:,}",
+        finding.source,
+        result,
+    )

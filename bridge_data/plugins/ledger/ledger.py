@@ -5,10 +5,10 @@ Enters: the references of each micro-batch, and its number in the job. Leaves: t
 `unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Guarantee: sums of parts add up
 to the sum of the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
 
-A state keeps the sums of each lane in the lane's `extras`, and those from before the last re-deal in its own:
-`{"ledger": {"version": 1, "data": [since, samples, positioned, unpositioned]}}`, sums as 32 hexadecimal digits.
-`since` is the first micro-batch that is counted (in a lane: how many of its own are not); above 0 if the run
-started with a release that kept no ledger.
+Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were dealt,
+`[samples, positioned, unpositioned]`, and the state of the job those from before, `[since, samples, positioned,
+unpositioned]`, sums as 32 hexadecimal digits. `since` is the first micro-batch that is counted: above 0 if the run
+began without a ledger.
 
 References travel as bytes: four int64, little-endian, of each sample, number of its source, epoch, index and part.
 
@@ -23,23 +23,21 @@ Source: splitmix64 (Steele, Lea, Flood 2014).
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data.order.cursor import SampleRef
+from bridge_data.order.extras import LaneExtra, StateExtra, data_of
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
-
-NAME = "ledger"
-"""The name of the extra."""
-VERSION = 1
+from bridge_data.order.state import LoaderState
+from bridge_data.order.step_skips import StepSkips
 
 MicroBatch: TypeAlias = tuple[int, bytes]
-"""(number in the job, or its slot if steps are skipped; references of its samples)."""
-
-Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
-"""A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""
+"""(index in the job; references of its samples)."""
 
 _REPETITION = 1 << 48
 """Above every number of a micro-batch: repetitions of finite data count on."""
@@ -57,6 +55,9 @@ _NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 SAMPLE_BYTES = 32
 """Size of the references of one sample."""
+
+
+logger = logging.getLogger("bridge_data")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,17 +79,14 @@ class LedgerSums:
         )
 
     @classmethod
-    def of_extras(cls, extras: Mapping[str, Any]) -> Self | None:
-        """The sums in the checked `extras` of a state or a lane; None if they have none."""
-        if NAME not in extras:
-            return None
-        since, samples, positioned, unpositioned = extras[NAME]["data"]
-        return cls(since, samples, _words(positioned), _words(unpositioned))
+    def of_words(cls, data: Sequence[Any]) -> Self:
+        """The inverse of `words`, with or without `since`."""
+        *since, samples, positioned, unpositioned = data
+        return cls(since[0] if since else 0, samples, _words(positioned), _words(unpositioned))
 
-    def in_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """`extras` with these sums."""
-        data = [self.since, self.samples, _hex(self.positioned), _hex(self.unpositioned)]
-        return {**extras, NAME: {"version": VERSION, "data": data}}
+    def words(self) -> list[Any]:
+        """The sums as plain JSON, as states keep them."""
+        return [self.since, self.samples, _hex(self.positioned), _hex(self.unpositioned)]
 
     def to_dict(self) -> dict[str, Any]:
         """The sums as plain data: the counts as numbers, the sums as 32 hex digits."""
@@ -163,30 +161,77 @@ def _source_keys(names: tuple[str, ...]) -> U64Array:
     return np.ascontiguousarray(np.frombuffer(digests, dtype="<u8").astype(np.uint64).reshape(-1, 2).T)
 
 
-def waiting(uncounted: Uncounted | None) -> list[MicroBatch]:
-    """The micro-batches of a chain, the last one first."""
-    found = []
-    while uncounted is not None:
-        batch, uncounted = uncounted
-        found.append(batch)
-    return found
+class Ledger(StateExtra):
+    """The ledger of a run over sources with these unique names."""
+
+    name: ClassVar[str] = "ledger"
+    version: ClassVar[int] = 2
+
+    def __init__(self, source_names: Sequence[str]) -> None:
+        self._names, self._last_line = [*source_names], ""
+
+    @classmethod
+    def of_data(cls, sources: Sequence[Any], source_names: Sequence[str]) -> Self:
+        return cls(source_names)
+
+    def lane(self, number: int, state: LoaderState) -> LaneExtra:
+        return _LaneLedger(self._names, sums_of_lane(state, number), state.repetition, state.skips)
+
+    def begin(self, state: LoaderState) -> Any:
+        return data_of(state.extras, self) or LedgerSums(since=state.micro_batch_index).words()
+
+    def dealt(self, state: LoaderState) -> Any:
+        return None if (sums := sums_of(state)) is None else sums.words()
+
+    def gathered(self, state: LoaderState) -> None:
+        """Log the sums of the job, unless they are as logged before."""
+        if logger.isEnabledFor(logging.INFO) and (line := ledger_line(state)) != self._last_line:
+            logger.info("%s", line)
+            self._last_line = line
 
 
-def sums_by_lane(
-    uncounted: Uncounted | None,
-    lanes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-    source_names: Sequence[str],
-    repetition: int,
-) -> list[tuple[int, int, LedgerSums]]:
-    """(lane, number of its micro-batches, their sums) of a chain; `lanes_of` says which lanes made them."""
-    columns = Columns.of(waiting(uncounted))
-    words = _words_of(columns, source_names, repetition)
-    lane_of_each = lanes_of(columns.numbers)
-    by_lane = np.argsort(lane_of_each)
-    lanes, starts, counts = np.unique(lane_of_each[by_lane], return_index=True, return_counts=True)
-    sizes, sums = np.add.reduceat(columns.sizes[by_lane], starts), np.add.reduceat(words[by_lane], starts, axis=0)
-    rows = zip(lanes.tolist(), counts.tolist(), sizes.tolist(), sums.tolist(), strict=True)
-    return [(lane, count, _as_sums(size, own)) for lane, count, size, own in rows]
+class _LaneLedger(LaneExtra):
+    """The sums of one lane, over what it made and a rank gets."""
+
+    def __init__(self, names: Sequence[str], sums: LedgerSums, repetition: int, skips: StepSkips | None) -> None:
+        self._names, self._sums, self._repetition, self._skips = names, sums, repetition, skips or ()
+
+    def note(self, index: int, refs: Sequence[SampleRef]) -> bytes:
+        references = packed_references(refs)
+        if index not in self._skips:
+            [sums] = tallies([(index, references)], self._names, self._repetition)
+            self._sums = self._sums.plus(sums)
+        return references
+
+    def save(self) -> Any:
+        return self._sums.words()[1:]
+
+
+def sums_of_lane(state: LoaderState, lane: int) -> LedgerSums:
+    """The sums over what a lane made since the lanes were dealt."""
+    saved = data_of(state.lanes.get(lane, {}).get("extras", {}), Ledger)
+    return LedgerSums() if saved is None else LedgerSums.of_words(saved)
+
+
+def sums_of(state: LoaderState) -> LedgerSums | None:
+    """The sums over all that the lanes in a state handed out, and all before; None if the run kept no ledger."""
+    saved = data_of(state.extras, Ledger)
+    if saved is None:
+        return None
+    sums = LedgerSums.of_words(saved)
+    for lane in state.lanes:
+        sums = sums.plus(sums_of_lane(state, lane))
+    return sums
+
+
+def ledger_line(state: LoaderState) -> str:
+    """The ledger of a whole state as one line: equal lines, equal data."""
+    return f"data ledger at micro-batch {state.micro_batch_index}: {sums_of(state)}"
+
+
+def packed_references(refs: Sequence[Sequence[int]]) -> bytes:
+    """The references of samples as bytes."""
+    return np.array(refs, dtype="<i8").reshape(-1, 4).tobytes()
 
 
 def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -2,13 +2,14 @@
 
     loader ─▶ LedgerFile ─▶ ledger_dprank000.bin ... ─▶ RunLedger ─▶ the samples of any micro-batch
 
-Enters: states with micro-batches that are not counted yet, which a rank appends to its file. Leaves: for any micro-
-batch, the keys of its samples. Guarantees: an incomplete record that a crash left at the end (half of one, zeros) is
-ignored, and cut off when a run opens the file again; damage before a whole record is an error; after a resume from an
-earlier step, what came after that step is superseded, on any number of ranks. Records are written at each save, when a
-loader is closed, and after 16,384 samples at the latest, so a kill loses no more than the end, which a resume repeats.
-A file that cannot be written, or is damaged, does not stop a run. In an object store, where nothing can be appended to,
-a file is replaced when the loader is closed, and before that at writes, as long as this takes little time.
+Reads the samples of each micro-batch that a rank gets, as the lanes noted them, and appends them to the file of the
+rank. Returns for any micro-batch the keys of its samples. An incomplete record that a crash left at the end (half of
+one, zeros) is ignored, and cut off when a run opens the file again; damage before a whole record is an error; after a
+resume from an earlier step, what came after that step is superseded, on any number of ranks. Records are written at
+each save, when a loader is closed, and after 16,384 samples at the latest, so a kill loses no more than the end, which
+a resume repeats. A file that cannot be written, or is damaged, does not stop a run. In an object store, where nothing
+can be appended to, a file is replaced when the loader is closed, and before that at writes, as long as this takes
+little time.
 
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
 letter. `B`, a beginning: JSON with the micro-batch where the rank continues, the repetition of finite data, and the
@@ -43,6 +44,7 @@ from numpy.typing import NDArray
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_throttle
 from bridge_data.lanes.restoring import SampleKey
+from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger import (
     SAMPLE_BYTES,
@@ -51,7 +53,6 @@ from bridge_data.plugins.ledger.ledger import (
     MicroBatch,
     columns_of,
     tallies,
-    waiting,
 )
 from bridge_data.storage import AnyLocation, RemotePath
 from bridge_data.storage.atomic import is_at
@@ -71,6 +72,11 @@ _MAX_CHECKED_BYTES = 1 << 30
 """Maximum bytes read to find a whole record after damage."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+_MAX_UNWRITTEN_BYTES = 1 << 19
+"""Maximum bytes of references that wait to be written: of 16,384 samples."""
+_LEAST_BYTES = 1 << 9
+"""Minimum that a micro-batch counts for, so that not too many wait."""
 
 MAX_KEPT_BYTES = 1 << 24
 """Maximum bytes of references kept while a ledger file cannot be written: of 524,288 samples."""
@@ -372,7 +378,7 @@ def _keys(references: bytes, sources: Sequence[str]) -> list[SampleKey]:
     return [SampleKey(sources[source], *rest) for source, *rest in zip(*columns, strict=True)]
 
 
-class LedgerFile:
+class LedgerFile(Recorder):
     """The ledger file of the rank of `config` in `folder`, a path or URL, opened to be appended to.
 
     No fault of the file system stops a started run: what cannot be written is logged, kept in memory up to
@@ -399,6 +405,7 @@ class LedgerFile:
         """Repetition and sources of what is written now."""
         self._kept: dict[int, bytes] = {}
         """References that are not written yet, by micro-batch."""
+        self._num_unwritten_bytes = 0
         self._fails = self._is_busy = self._is_closing = False
         self._file: io.FileIO | None = None
         self._end = 0
@@ -411,18 +418,27 @@ class LedgerFile:
                 raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
             self._tell(error)
 
-    def go_to(self, next_slot: int) -> None:
-        """Note that the job continues with micro-batch `next_slot`: older records of that and later ones are superseded
-        by the next write."""
+    def begin(self, state: LoaderState) -> None:
+        """The job continues with that of `state`: older records of that micro-batch and later ones are superseded by
+        the next write."""
         self._write_last()
-        self._from, self._last, self._needs_begin = next_slot, -1, True
-
-    def write(self, state: LoaderState) -> None:
-        """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
-        if os.getpid() != self._owner:
-            return  # a child that the trainer forked
-        self._kept.update(batch for batch in waiting(state.uncounted) if batch[0] > self._last)
+        self._from, self._last, self._needs_begin = state.micro_batch_index, -1, True
         self._begin = {"repetition": state.repetition, "sources": state.fingerprint["sources"]}
+
+    def note(self, index: int, noted: bytes) -> None:
+        """The references of a micro-batch, which is written now or later. What was written is not written again."""
+        if index <= self._last or os.getpid() != self._owner:  # a child that the trainer forked writes nothing
+            return
+        self._kept[index] = noted
+        self._num_unwritten_bytes += max(len(noted), _LEAST_BYTES)
+        if self._num_unwritten_bytes > _MAX_UNWRITTEN_BYTES:
+            self.save()
+
+    def save(self) -> None:
+        """Append the micro-batches that wait."""
+        if os.getpid() != self._owner:
+            return
+        self._num_unwritten_bytes = 0
         if (error := self._write_kept()) is None:
             if self._uploads is not None:
                 self._uploads.send_if_cheap()

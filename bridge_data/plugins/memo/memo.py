@@ -200,13 +200,13 @@ class MemoFiles:
         """Wait until nobody makes the sample `name`, at most so long."""
         self._memory.wait_for(name, timeout_s)
 
-    def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> None:
+    def store_and_release(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> None:
         """Store a claimed sample, where it fits, unless `parts` is None; release the claim."""
-        if self._memory.settle(name, claim, parts) or parts is None:
+        if self._memory.store_and_release(name, claim, parts) or parts is None:
             return
         for disk in self._folders[1:]:
             if (own := disk.claim(name, wait=False)) is not None:
-                disk.settle(name, own, parts)
+                disk.store_and_release(name, own, parts)
 
     def warn(self, error: Exception) -> None:
         """Log, once, that the memo does not work."""
@@ -267,7 +267,7 @@ class LaneMemo:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `_keep`, be it to
         check the one in the memo."""
         if (made := self._made.pop(ref, None)) is not None:
-            COUNTS.num_memo_misses += 1
+            COUNTS.others["memo_misses"] += 1
             return made
         name = self._name(ref)
         if name is None or self._num_unkept >= MAX_UNKEPT:
@@ -278,11 +278,11 @@ class LaneMemo:
             self._files.warn(error)
             return None
         if found is None:
-            COUNTS.num_memo_misses += 1
+            COUNTS.others["memo_misses"] += 1
             return None
         outcome, num_bytes = found
-        COUNTS.num_memo_hits += 1
-        COUNTS.memo_bytes += num_bytes
+        COUNTS.others["memo_hits"] += 1
+        COUNTS.others["memo_bytes"] += num_bytes
         if not self._is_checked(name):
             return outcome
         self._has_checked, self._expected = True, outcome
@@ -370,7 +370,7 @@ class LaneMemo:
             self._files.warn(error)
         self._num_unkept = 0 if parts is not None else self._num_unkept + 1
         try:
-            self._files.settle(name, claim, parts)
+            self._files.store_and_release(name, claim, parts)
         except OSError as error:
             self._files.warn(error)
         return may_keep

@@ -1,12 +1,12 @@
 """Where the metrics of a loader go: the log, a JSONL file, TensorBoard, Prometheus.
 
-Enters: a loader. Leaves: its metrics, every `every_steps` steps, in each sink. `MetricsReporter` is the hook of a
-training loop: all data-parallel ranks call it with each step, and the first rank of the job writes the joint counts.
-`MetricsServer` is for Prometheus, which polls: each process answers for its own loader, and Prometheus sums.
-Guarantee: a sink that fails after the run has started is logged and counted, and the run continues.
+Reads a loader. Writes its metrics, every `every_steps` steps, to each sink. `MetricsReporter` is the hook of a training
+loop: all data-parallel ranks call it with each step, and the first rank of the job writes the joint counts.
+`MetricsServer` is for Prometheus, which polls: each process answers for its own loader, and Prometheus sums. A sink
+that fails after the run has started is logged and counted, and the run continues.
 
-Values are written under the names of `LoaderMetrics.values`. Rates and shares are since the last report, counts
-since the loader was made.
+Values are written under the names of `LoaderMetrics.values`. Rates and shares are since the last report, counts since
+the loader was made.
 """
 
 from __future__ import annotations

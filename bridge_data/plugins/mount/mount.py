@@ -54,8 +54,8 @@ class View:
         shared = None if layout == "shards" else SharedKeys.find(self.catalog.reader.index.database)
         if shared is not None:
             raise ConfigError(
-                f"{root}: {shared.told(self.catalog.shards)}, so their parts would have the same names: show a folder "
-                'for each shard (--shard-folders, layout="shards")'
+                f"{root}: {shared.in_words(self.catalog.shards)}, so their parts would have the same names: show a "
+                'folder for each shard (--shard-folders, layout="shards")'
             )
         shards = self.catalog.shards if layout == "shards" else []
         self._shards = {name: number for number, name in enumerate(shards)}

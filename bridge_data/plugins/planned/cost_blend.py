@@ -1,8 +1,8 @@
 """The blend by cost: weights are shares of tokens, or of another cost of samples, instead of shares of the samples.
 
-Input: weights, also scheduled ones; the costs of the samples of each source, which are known ahead; what a lane has
-drawn so far. Output: from which source the lane draws next. Guarantee: integer arithmetic, the same everywhere; the
-state is one integer a source that the lane has drawn from, the cost drawn of it.
+Reads weights, also scheduled ones; the costs of the samples of each source, which are known ahead; what a lane has
+drawn so far. Returns from which source the lane draws next. It is integer arithmetic, the same everywhere. The state is
+one integer for each source that the lane has drawn from: the cost drawn of it.
 
 The rule. If a lane could divide samples, it would draw from all sources at once: after the cost V in all, the cost
 w * V from a source of weight w (of weights that sum to 1; with a schedule, the sum over its phases). A sample of cost

@@ -614,7 +614,7 @@ def check_step(state: LoaderState, packs: JobPacks) -> None:
     Raises:
         StateError: if it is.
     """
-    number = state.next_number
+    number = state.micro_batch_index
     positions = [own["planned"][4:_NUM_FIXED] for own in state.lanes.values() if own]
     was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
     if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
@@ -653,7 +653,6 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
     return dataclasses.replace(
         state,
         generations=[(num_lanes, state.generations[-1][1])],
-        next_slot=number if state.skips is None else state.next_slot,
+        micro_batch_index=number,
         lanes=dealt,
-        extras=state.sums().in_extras(state.extras),
     )

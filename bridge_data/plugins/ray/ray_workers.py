@@ -188,13 +188,13 @@ class LaneActor:
             if isinstance(item, Ended):
                 self._turns.end_lane()
                 return Reply(EndMessage(*head, item.skipped))
-            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, *rest = self._sender.place(parts)
             self._turns.advance()
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            return Reply(BatchMessage(*head, change, skipped, references, body, counts), *rest)
+            return Reply(BatchMessage(*head, change, skipped, notes, body, counts), *rest)
         except BaseException as error:
             self._turns = None
             return Reply(FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")))
@@ -235,7 +235,7 @@ class RayLink:
         for request in self.requests:
             request.add_done_callback(self.reader.discard)
         self.requests.clear()
-        own = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        own = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
         self.actor.begin.remote(self.begin_number, lanes, own, num_ahead, self.reader.by_reply)
 
     def request(self, begin_number: int) -> None:
@@ -395,7 +395,7 @@ class RayPool:
         self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)
         counts = as_counts((*message.counts, num_ready, self._config.prefetch_factor))
-        return Produced(lane, decode(parts), state, message.skipped, message.references, counts)
+        return Produced(lane, decode(parts), state, message.skipped, counts, message.notes)
 
     def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
         """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""

@@ -1,9 +1,9 @@
 """What micro-batches cost, and which rank works on which of a step, so that all ranks finish at about the same time.
 
-Enters: batches, as the task encoder made them; the number of ranks. Leaves: the cost of each, in any unit; the
-micro-batches of each rank, by number. Guarantees: every micro-batch is assigned once, and each rank gets equally many;
-the most loaded rank is never worse off than with micro-batch m on rank m mod D; equal costs give equal assignments, on
-any machine.
+Reads batches, as the task encoder made them, and the number of ranks. Returns the cost of each batch, in any unit, and
+the micro-batches of each rank, by number. Every micro-batch is assigned once, and each rank gets equally many. The most
+loaded rank is never worse off than with micro-batch m on rank m mod D. Equal costs give equal assignments, on any
+machine.
 
 A step takes as long as its most loaded rank. That rank swaps one micro-batch for another of a less loaded rank, as
 long as this helps, or until its load is close to the lower bound for whole micro-batches. The swaps start from where

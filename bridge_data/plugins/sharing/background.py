@@ -1,12 +1,12 @@
 """A loader whose batches come from a background thread, from other ranks or for them; any batch as a tensor of bytes.
 
-Enters: batches, ends of passes and errors from the thread, each with the state after it. Leaves: batches in their
-order, and the state after the last one delivered. Guarantees: it is used like the loader it replaces; after a restore,
-nothing comes that was read before it.
+Reads batches, ends of passes and errors from the thread, each with the state after it. Returns batches in their order,
+and the state after the last one delivered. It is used like the loader it replaces. After a restore, nothing comes that
+was read before it.
 
 A batch for another rank is cut into parts (a table of contents, its pickle, the memory of each tensor), which are
-copied into one uint8 tensor. Guarantee: tensors of any dtype and shape, empty ones too, arrive unchanged, and are
-aligned in the received memory.
+copied into one uint8 tensor. Tensors of any dtype and shape, empty ones too, arrive unchanged, and are aligned in the
+received memory.
 """
 
 import collections
@@ -227,7 +227,7 @@ class BackgroundLoader:
         self.close()
 
     def _go_to(self, state: LoaderState) -> None:
-        self._state = state.settled()
+        self._state = state
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
@@ -262,7 +262,7 @@ class BackgroundLoader:
         """The content of an item, which counts as delivered; `StopIteration` if it is the end of a pass."""
         assert item.state is not None
         self._fetched = None
-        self.is_within_step = item.kind != END and item.state.next_slot == self._state.next_slot
+        self.is_within_step = item.kind != END and item.state.micro_batch_index == self._state.micro_batch_index
         self._state = item.state
         if item.kind == END:
             raise StopIteration
@@ -288,11 +288,11 @@ class _Pass(Timed[Any]):
             loader._begin_pass()
         if loader.even_ends is not None:
             own = (None, None) if item.kind == END else (item.content, _slot_after(item))
-            step = loader.even_ends.step(loader._state.next_slot, *own)
+            step = loader.even_ends.step(loader._state.micro_batch_index, *own)
             if step is None:
                 item = loader._fetch_end()
             elif step.filling is not None:
-                loader._state = dataclasses.replace(loader._state, next_slot=step.end)
+                loader._state = dataclasses.replace(loader._state, micro_batch_index=step.end)
                 return step.filling
         self._over = item.kind == END
         return loader._deliver(item)
@@ -300,7 +300,7 @@ class _Pass(Timed[Any]):
 
 def _slot_after(item: Arrival) -> int:
     assert item.state is not None
-    return item.state.next_slot
+    return item.state.micro_batch_index
 
 
 def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None", failure: str) -> None:

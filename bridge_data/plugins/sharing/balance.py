@@ -2,10 +2,10 @@
 
     lanes ─▶ loader ─▶ thread: cost of n micro-batches ─▶ all_gather ─▶ assign ─▶ point to point ─▶ queue ─▶ next()
 
-Enters: this data-parallel rank's loader; the cost of a micro-batch; the number of micro-batches per rank and step.
-Leaves: the same number of micro-batches per step, some of them from other ranks. Guarantees: all ranks compute the same
-assignment from the same costs; the step as a whole has the same micro-batches as without balancing, each once; order
-and state are those of the lanes, so a run resumes with the same global batches on other ranks, balanced or not.
+Reads this data-parallel rank's loader, the cost of a micro-batch, and the number of micro-batches per rank and step.
+Returns the same number of micro-batches per step, some of them from other ranks. All ranks compute the same assignment
+from the same costs. The step as a whole has the same micro-batches as without balancing, each once. Order and state are
+those of the lanes, so a run resumes with the same global batches on other ranks, balanced or not.
 
 A step is read and exchanged while the trainer works on the previous step. Its micro-batches are drawn together, so a
 state saved within a step is the state at its start: after a restore the whole step comes again, and nothing is
@@ -128,7 +128,7 @@ class Exchange:
                     break
                 state = loader.snapshot()
                 if not step.items:  # only now is it known whether a pass continues, or another one has started
-                    step.first = state.next_slot - len(self._peers.ranks)
+                    step.first = state.num_handed_out - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
                 step.costs.append(check_cost(self._balancing.cost(batch)))

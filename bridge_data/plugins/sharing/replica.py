@@ -3,13 +3,13 @@
     reader:  lanes ─▶ loader ─▶ thread ─▶ gloo ─▶ own queue
     others:                     thread ◀─ gloo ─▶ queue ─▶ next()
 
-Enters: the tensor, context, pipeline and data-parallel groups of this rank; a data set. Leaves: a process group of all
-tensor- and context-parallel ranks in the replica's first and last pipeline stage, and one of the ranks that read (ranks
-of the stages between need no data); on each rank of the replica the same batches, each with the state after it.
+Reads the tensor, context, pipeline and data-parallel groups of this rank, and a data set. Returns a process group of
+all tensor- and context-parallel ranks in the replica's first and last pipeline stage, and one of the ranks that read
+(ranks of the stages between need no data); on each rank of the replica the same batches, each with the state after it.
 
-Guarantees: all ranks of the job create the same groups in the same order. Batches and states are the same as if each
-rank read them itself; a rank may be up to `NUM_AHEAD` batches ahead of another without waiting, so no schedule of
-pipeline stages can deadlock; tensors of any dtype and shape, empty ones too, arrive unchanged.
+All ranks of the job create the same groups in the same order. Batches and states are the same as if each rank read them
+itself. A rank may be up to `NUM_AHEAD` batches ahead of another without waiting, so no schedule of pipeline stages can
+deadlock. Tensors of any dtype and shape, empty ones too, arrive unchanged.
 
 The groups use gloo and belong to one loader, so its transfers, which run during the training step, never interfere with
 the collectives of the step. Every batch is sent as bytes: its pickle and the memory of its tensors, in one broadcast

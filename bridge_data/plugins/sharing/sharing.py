@@ -1,7 +1,7 @@
-"""The loader of this rank: who reads for a replica, whether ranks balance, and what stands where no data is needed.
+"""The loader of this rank: which rank reads for a replica, whether ranks balance, and what a rank without data gets.
 
-Enters: process groups; a data set of this data-parallel rank. Leaves: a loader of batches for this rank. Guarantee:
-batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
+Reads process groups, and a data set of this data-parallel rank. Returns a loader of batches for this rank. Batches and
+states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
 """
 
 import copy
@@ -23,9 +23,9 @@ from bridge_data.datamodule.parallel import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.factory import open_loader
+from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_same_lists, distribute_state
+from bridge_data.loader.rank_states import check_agreement, distribute_state
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.topology import WorkerConfig
@@ -63,7 +63,7 @@ class IdleDataloader(Iterator[Any]):
 
     def restore_state(self, state: LoaderState | dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
-        self.first_micro_batch = distribute_state(state, self._worker_config).next_slot
+        self.first_micro_batch = distribute_state(state, self._worker_config).num_handed_out
 
     def close(self) -> None:
         """Does nothing."""
@@ -81,15 +81,17 @@ def rank_loader(
 
     Raises:
         ConfigError: if the ranks of the replica are not known, or balanced ranks should end evenly.
-        StateError: on all of these ranks, if they have found different lists of forgotten samples.
+        StateError: on all of these ranks, if what they have found beside the data differs.
     """
     if balancing is not None and config.ends != "uneven":
         raise ConfigError(
             f"balance is for training, ends={config.ends!r} for validation, which is never balanced: remove one of them"
         )
-    lists = {} if dataset.forgotten is None else dataset.forgotten.lists
-    check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
+    groups = groups_beside(pg_collection) if share == "replicate" else ()
+    check_agreement(dataset.extras, dataset.worker_config, groups)
     is_validation = dataset.fingerprint()["order"] == "ordered"
+    if not is_validation:  # its position has the sums of the ledger on all ranks, also on those that write no file
+        dataset = with_extras(dataset, config)
     if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
         config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate":

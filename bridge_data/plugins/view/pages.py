@@ -83,7 +83,7 @@ class BatchSequence:
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
         self.dataset = dataset = dataset.changed(skips=skips_of(dataset, states))
-        self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
+        self._states: dict[int, dict[str, Any] | None] = {state.num_handed_out: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:
             self._states.setdefault(0, None)
@@ -263,7 +263,7 @@ class Site:
             return  # by arithmetic
         if ledger is not None and all(map(ledger.has, numbers)):
             return
-        start = max((slot for one in self.saved.states if (slot := one.state.next_slot) <= numbers[0]), default=0)
+        start = max((slot for one in self.saved.states if (slot := one.state.num_handed_out) <= numbers[0]), default=0)
         if numbers[0] - start > MAX_REPLAYED:
             raise ConfigError(
                 f"micro-batch {numbers[0]}: to know its packs or groups, {numbers[0] - start:,} batches before it "

@@ -23,11 +23,11 @@ from bridge_data.plan.folder_contents import (
     SAVED,
     SAVED_SPLITS,
     files_below,
+    in_words,
     is_hidden,
     is_pattern,
     kind_of_file,
     kinds_of,
-    told,
     why_packed,
 )
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
@@ -166,7 +166,7 @@ def _kind_in(folder: Path, include: str | None) -> str | None:
     if len(naming) == 1:
         ways.insert(0, f"convert {folder / naming[0]}, if it names the others")
     beside = f" beside {len(media):,} images and clips ({'such as ' * (len(media) > 1)}{min(media)})" if media else ""
-    raise ConfigError(f"{folder}: holds {told(found)}{beside}. Say which is meant: {', or '.join(ways)}")
+    raise ConfigError(f"{folder}: holds {in_words(found)}{beside}. Say which is meant: {', or '.join(ways)}")
 
 
 _SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")

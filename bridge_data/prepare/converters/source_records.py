@@ -129,8 +129,8 @@ def take_records(path: Path, source: RecordSource, clauses: Sequence[Clause]) ->
         raise clauses[-1].error(
             f"where: {_where().shown(clauses)} chooses none of the {len(source):,} records of {path}"
         )
-    gone = source.forgotten_numbers()
-    taken = [number for number in chosen if number not in gone] if gone else chosen
+    forgotten = source.forgotten_numbers()
+    taken = [number for number in chosen if number not in forgotten] if forgotten else chosen
     if not taken:
         raise ConfigError(f"{path}: all of its records are forgotten, so there is nothing to convert")
     return TakenRecords(

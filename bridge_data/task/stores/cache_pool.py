@@ -521,8 +521,8 @@ class CacheFolder:
             return file.read(head_bytes), file.read()
 
     def claim(self, name: str, *, wait: bool = True) -> int | None:
-        """The lock on the missing entry `name`, for `settle`; None if it is there. Without `wait`, also None if another
-        has the lock. The kernel releases it when its process dies."""
+        """The lock on the missing entry `name`, for `store_and_release`; None if it is there. Without `wait`, also None
+        if another has the lock. The kernel releases it when its process dies."""
         part = self._path(name) + _PART
         claim = lock(part, EXCLUSIVE, wait=wait)
         if claim is None or not self._renew(name):
@@ -541,7 +541,7 @@ class CacheFolder:
         waiter.start()
         waiter.join(timeout_s)
 
-    def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
+    def store_and_release(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
         """Store the claimed entry, unless `parts` is None, and release the claim. Returns whether it is stored."""
         part = self._path(name) + _PART
         is_part = True
@@ -565,7 +565,7 @@ class CacheFolder:
         try:
             content = fetch()
         finally:
-            is_stored = self.settle(name, claim, None if content is None else _parts(content))
+            is_stored = self.store_and_release(name, claim, None if content is None else _parts(content))
         return None if is_stored else content
 
     def put(self, content: Content) -> str | None:

@@ -16,7 +16,7 @@ import click
 
 from bridge_data.errors import BridgeDataError
 from bridge_data.extensions import find_extension
-from bridge_data.tools.cli.terminal import RENAMED, in_cli_words
+from bridge_data.tools.cli.terminal import in_cli_words
 
 
 def _end_quickly() -> None:
@@ -80,11 +80,6 @@ class _Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            if error.option_name not in RENAMED:
-                raise
-            message = f"No such option {error.option_name!r}. Did you mean {RENAMED[error.option_name]!r}?"
-            raise click.UsageError(message, error.ctx) from None
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
             message = in_cli_words(str(error), command)

@@ -26,7 +26,8 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
-from bridge_data.plugins.forget.forgotten_lists import history_of
+from bridge_data.plugins.forget.forgotten import history_of
+from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.storage import Location, on_disk, write
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -66,6 +67,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
     found = _read(paths)
     state, sources, lanes, forgotten = found.state, sources_of(found.state), lanes_of(found.state), _forgotten(found)
+    sums = sums_of(state)
     shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
     other_weights_from = [sample for sample, _ in state.fingerprint.get("schedule", ())]
     if as_json:
@@ -76,8 +78,8 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
                 "world_size": found.world_size,
                 "num_files": found.num_files,
                 "num_bytes": found.num_bytes,
-                "num_micro_batches": state.next_slot,
-                "next_micro_batch": state.next_number,
+                "num_micro_batches": state.num_handed_out,
+                "next_micro_batch": state.micro_batch_index,
                 "edits": skips_of(state),
                 "forgotten": forgotten,
                 "num_lanes": state.num_lanes,
@@ -85,7 +87,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
                 "order": state.fingerprint["order"],
                 "settings": shown,
                 "other_weights_from_samples": other_weights_from,
-                "ledger": state.sums().to_dict(),
+                "ledger": None if sums is None else sums.to_dict(),
                 "sources": [dataclasses.asdict(source) for source in sources],
                 "lanes": [dataclasses.asdict(lane) for lane in lanes],
             }
@@ -98,13 +100,13 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
     rows = [
         ("data state", str(found.path)),
         ("saved", _saved(found)),
-        ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
+        ("position", f"{state.num_handed_out:,} micro-batches of the job handed out"),
         *_skip_rows(state),
         *_forgotten_rows(forgotten),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
-        ("ledger", str(state.sums())),
+        ("ledger", "none: the run had no ledger_path" if sums is None else str(sums)),
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
@@ -135,7 +137,9 @@ def diff(ctx: click.Context, first: Location, second: Location, max_lanes: int, 
     if rows:
         click.echo(table(("", "A", "B"), [(row.heading, *row.texts) for row in rows]))
     else:
-        click.echo(f"the same state: {counted(a.state.num_lanes, 'lane')} after {a.state.next_slot:,} micro-batches")
+        click.echo(
+            f"the same state: {counted(a.state.num_lanes, 'lane')} after {a.state.num_handed_out:,} micro-batches"
+        )
     if len(of_lanes) > max_lanes:
         click.echo(f"and {counted(len(of_lanes) - max_lanes, 'more lane')}")
     if (a.step, a.world_size) != (b.step, b.world_size):
@@ -203,22 +207,19 @@ def skip(
     which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips.
     Those before the saved step are left out. Skips that STATE already has remain.
     """
-    # Imported here: lanes are slow to import, and the other commands do not need them.
-    from bridge_data.lanes.skipping import with_skips
-
     found = read_checkpoint(source)
     found.state.check_complete()
     schedule = _schedule(found.state, config, global_batch_size)
     skips = schedule.skips(steps)
     assert skips is not None
-    state = with_skips(found.state, skips)
+    state = found.state.skipping(skips)
     if behind := skips.not_skipped(state.skips):
         what = f"before the position of the state, which cannot be skipped: micro-batches {'; '.join(behind)}"
         if state is found.state:
             raise StateError(f"{source}: nothing to skip: {what}. Take a checkpoint that was saved before them")
         note(f"not skipped: {what}")
     if found.world_size is not None and state.skips is not None:
-        state.skips.check_shared(state.next_slot, found.world_size)
+        state.skips.check_shared(state.micro_batch_index, found.world_size)
     target = out or source
     if source.is_dir():
         _write_folder(found, state, target)
@@ -290,7 +291,7 @@ def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
                 for name, own in lists.items()
             ],
         }
-        for slot, lists in history_of(found.state.extras)
+        for slot, lists in history_of(found.state)
     ]
 
 
@@ -309,7 +310,7 @@ def _forgotten_rows(forgotten: Sequence[dict[str, Any]]) -> list[tuple[str, str]
 def _skip_rows(state: LoaderState) -> list[tuple[str, str]]:
     if (skips := state.skips) is None:
         return []
-    here = f"goes on with micro-batch {state.next_number:,} of the run without skips"
+    here = f"goes on with micro-batch {state.micro_batch_index:,} of the run without skips"
     return [("steps", str(skips)), ("", here)]
 
 

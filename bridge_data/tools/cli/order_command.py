@@ -186,10 +186,10 @@ def _check_steps(run: RunOrder, saved: Sequence[Checkpoint]) -> None:
     for one in saved:
         if one.step is not None and one.step >= 0 and not one.state.is_finite:
             first = run.micro_batches(one.step).start
-            if first != one.state.next_slot:
+            if first != one.state.num_handed_out:
                 note(
-                    f"{one.path} was saved at step {one.step:,} after {one.state.next_slot:,} micro-batches, and by "
-                    f"this global batch size that step begins after {first:,}: steps are not those of the run's log"
+                    f"{one.path} was saved at step {one.step:,} after {one.state.num_handed_out:,} micro-batches, and "
+                    f"by this global batch size that step begins after {first:,}: steps are not those of the run's log"
                 )
                 return
 

@@ -277,17 +277,6 @@ def setting(
     return click.option(name, *names, type=kind, help=text, **shown)
 
 
-RENAMED = {
-    "--ranks": "--world-size",
-    "--workers": "--num-workers",
-    "--micro-batch-size": "--batch-size",
-    "--step-ms": "--step-seconds",
-    "--batches": "--num-batches",
-    "--output": "--out",
-}
-"""Names that options had in some commands, and the one that they have in all: for the error of an unknown option."""
-
-
 class Report(Protocol):
     """What a command found."""
 

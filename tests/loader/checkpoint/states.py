@@ -1,14 +1,7 @@
 """Loader states for tests: small, and different at every step."""
 
-import hashlib
-import io
-import json
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from bridge_data.loader.checkpoint import rank_file
 from bridge_data.order.state import LoaderState
 
 FINGERPRINT = {
@@ -42,22 +35,3 @@ def make_state(*lanes: int, step: int = 10, num_lanes: int = 8, **settings: Any)
 def rank_states(world_size: int, **settings: Any) -> list[dict[str, Any]]:
     """The state of every rank of a job."""
     return [make_state(*range(rank, 8, world_size), **settings) for rank in range(world_size)]
-
-
-def write_version_1(folder: Path, *, step: int, world_size: int) -> Path:
-    """A checkpoint as earlier releases wrote it: a file a rank, and a manifest that completes them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files, whole = {}, LoaderState.from_dict(make_state(step=step))
-    for rank in range(world_size):
-        state = whole.of_rank(rank, world_size) if rank else whole
-        content = {"dataloader_state_dict": state.to_dict(), "format": "bridge_data.checkpoint", "version": 1}
-        buffer = io.BytesIO()
-        torch.save(content | {"step": step, "rank": rank, "world_size": world_size}, buffer)
-        data = buffer.getvalue()
-        rank_file(folder, rank).write_bytes(data)
-        checksum = hashlib.blake2b(data, digest_size=16).hexdigest()
-        files[rank_file(folder, rank).name] = {"size_bytes": len(data), "blake2b": checksum}
-    manifest = {"format": "bridge_data.checkpoint", "version": 1, "step": step, "world_size": world_size}
-    text = json.dumps(manifest | {"fingerprint": "ab", "files": files, "replaced": []}, indent=1)
-    (folder / "train_dataloader_manifest.json").write_text(text)
-    return folder

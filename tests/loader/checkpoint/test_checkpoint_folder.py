@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import re
 import shutil
@@ -23,11 +22,11 @@ from bridge_data.loader.checkpoint import (
 )
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import locations
-from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
+from tests.loader.checkpoint.states import make_state, rank_states
 from tests.ranks import run_job
 
 WHOLE = LoaderState.from_dict(make_state())
-STATE_KEY, MANIFEST = "dataloader_state_dict", "train_dataloader_manifest.json"
+STATE_KEY = "dataloader_state_dict"
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8, 3])
@@ -46,8 +45,6 @@ def test_an_earlier_save_with_more_ranks_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "common.pt").write_text("of the model")
     save_states(tmp_path, make_state(step=10), step=10, world_size=8)
     (tmp_path / ".train_dataloader_dprank002.pt.77.tmp").write_text("left by a crash")
-    (tmp_path / ".train_dataloader_dprank003.pt.new").write_text("left by a crash of an earlier release")
-    (tmp_path / MANIFEST).write_text("{}")
     save_states(tmp_path, make_state(step=20), step=20, world_size=2)
     names = [rank_file(tmp_path, rank).name for rank in range(2)]
     assert sorted(os.listdir(tmp_path)) == ["common.pt", *names]
@@ -96,15 +93,10 @@ def test_a_load_needs_the_file_of_rank_0_alone(tmp_path: Path) -> None:
     assert (found.step, found.world_size, found.num_files) == (10, 4, 3)
 
 
-@pytest.mark.parametrize("is_of_megatron", [True, False])
-def test_older_files_are_there_until_a_save_over_them_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_megatron: bool
+def test_files_of_others_are_there_until_a_save_over_them_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "iter_0000010"
-    if is_of_megatron:
-        write_foreign(folder, rank_states(4))
-    else:
-        write_version_1(folder, step=10, world_size=4)
+    folder = write_foreign(tmp_path / "iter_0000010", rank_states(4))
     with monkeypatch.context() as patched:
         patched.setattr(storage, "write", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
         with pytest.raises(StateError, match="no space left"):
@@ -115,33 +107,10 @@ def test_older_files_are_there_until_a_save_over_them_is_complete(
         with pytest.raises(StateError, match="killed"):
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=20) == make_state(step=20)
-    assert len(os.listdir(folder)) == (4 if is_of_megatron else 5)
+    assert len(os.listdir(folder)) == 4
     save_states(folder, make_state(step=30), step=30, world_size=2)
     assert load_states(folder, step=30) == make_state(step=30)
     assert len(os.listdir(folder)) == 2
-
-
-def cut_short(folder: Path) -> Path:
-    """A save of step 20 over one of step 10 by 2 ranks of version 1, killed before the file of rank 1 was renamed."""
-    old = rank_file(write_version_1(folder, step=10, world_size=2), 1).read_bytes()
-    write_version_1(folder, step=20, world_size=2)
-    rank_file(folder, 1).rename(folder / NOT_RENAMED)
-    rank_file(folder, 1).write_bytes(old)
-    return folder
-
-
-NOT_RENAMED = ".train_dataloader_dprank001.pt.new"
-
-
-def test_a_checkpoint_of_version_1_whose_files_are_not_all_renamed_is_whole(tmp_path: Path) -> None:
-    folder = cut_short(tmp_path)
-    assert load_states(folder, step=20) == make_state(step=20)
-    old = rank_file(folder, 1).read_bytes()
-    rank_file(folder, 1).unlink()
-    assert load_states(folder, step=20) == make_state(step=20)
-    (folder / NOT_RENAMED).write_bytes(old[:-1])
-    with pytest.raises(StateError, match=r"train_dataloader_dprank001\.pt has other content"):
-        load_states(folder)
 
 
 @pytest.fixture
@@ -151,14 +120,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "iter_0000010"
 
 
-@pytest.fixture
-def version_1(tmp_path: Path) -> Path:
-    """The same of an earlier release."""
-    return write_version_1(tmp_path / "iter_0000010", step=10, world_size=4)
-
-
 def write_foreign(folder: Path, states: list[dict[str, object]]) -> Path:
-    """Files as Megatron-Bridge writes them, without a manifest."""
+    """Files as Megatron-Bridge writes them."""
     folder.mkdir(exist_ok=True)
     for rank, state in enumerate(states):
         torch.save({STATE_KEY: state}, rank_file(folder, rank))
@@ -175,24 +138,10 @@ def refusal(folder: Path, step: int | None = None) -> str:
     return message
 
 
-def test_every_fault_of_version_1_is_named(version_1: Path, tmp_path: Path) -> None:
-    larger = write_version_1(tmp_path / "larger", step=11, world_size=8)
-    rank_file(version_1, 2).unlink()
-    for rank in (1, 7):
-        shutil.copy(rank_file(larger, rank), version_1)
-    message = refusal(version_1)
-    assert message.splitlines()[1:-1] == [
-        "  train_dataloader_dprank001.pt has other content",
-        "  train_dataloader_dprank002.pt is missing",
-        "  train_dataloader_dprank007.pt is of another run: 4 ranks saved",
-    ]
-    assert "step 10" in message and "take another checkpoint" in message
-
-
 def test_files_of_others_are_read_when_one_rank_has_no_more_batches_of_finite_data(tmp_path: Path) -> None:
     states = [make_state(*lanes, repeat=False) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
     ended = LoaderState.from_dict(states[1])
-    ended.next_slot, ended.ended = ended.next_slot - 2, True
+    ended.micro_batch_index, ended.ended = ended.micro_batch_index - 2, True
     folder = write_foreign(tmp_path / "iter_0000010", [states[0], ended.to_dict()])
     assert load_states(folder, step=10) == make_state(repeat=False)
 
@@ -213,21 +162,21 @@ def test_single_files_are_read(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_a_folder_is_read_while_a_save_replaces_its_files(
-    version_1: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
-    replaced: list[Path] = []
+    folder, replaced = write_foreign(tmp_path / "iter_0000010", rank_states(4)), list[Path]()
 
     def save_after_reading(path: Path) -> bytes | None:
         data = checkpoint_read(path)
         if not replaced:
             replaced.append(path)
-            save_states(version_1, rank_states(4), step=11, world_size=world_size)
+            save_states(folder, rank_states(4), step=11, world_size=world_size)
         return data
 
     checkpoint_read = checkpoint_folder.read_if_saved
     monkeypatch.setattr(checkpoint_folder, "read_if_saved", save_after_reading)
-    assert load_states(version_1, step=11) == make_state()
-    assert replaced == [rank_file(version_1, 0)]
+    assert load_states(folder, step=11) == make_state()
+    assert replaced == [rank_file(folder, 0)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8, 16])
@@ -245,7 +194,7 @@ def test_ranks_share_the_lanes_where_they_can_and_else_some_keep_more(world_size
     ("states", "world_size", "message"),
     [
         (rank_states(4)[1:], 4, "lacks lanes"),
-        ([*rank_states(4)[1:], rank_states(4, step=11)[0]], 4, "next_slot 88"),
+        ([*rank_states(4)[1:], rank_states(4, step=11)[0]], 4, "micro_batch_index 88"),
         ([], 4, "got no state"),
         (make_state(), 0, "expected at least 1"),
     ],
@@ -267,37 +216,11 @@ def test_what_hinders_a_save_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         save_rank_state(tmp_path, make_state(), step="ten")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "{", "[1]", "{}", "[" * 100_000),
-        {"step": "ten"},
-        {"world_size": None},
-        {"replaced": 3},
-        {"files": [3]},
-        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": "many"}}},
-        {"format": "of others"},
-        {"version": 99},
-    ],
-)
-def test_a_damaged_manifest_is_told_and_does_not_hinder_the_next_save(
-    version_1: Path, content: str | dict[str, Any]
-) -> None:
-    manifest = version_1 / MANIFEST
-    as_saved = json.loads(manifest.read_text())
-    manifest.write_text(content if isinstance(content, str) else json.dumps(as_saved | content))
-    with pytest.raises(StateError, match=f"{MANIFEST}: is no manifest of a checkpoint"):
-        load_states(version_1)
-    save_states(version_1, make_state(step=20), step=20, world_size=2)
-    assert load_states(version_1, step=20) == make_state(step=20)
-
-
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
-@pytest.mark.parametrize("name", [MANIFEST, NOT_RENAMED, rank_file(Path(), 0).name])
 def test_a_fault_of_the_disk_is_retried_and_no_file_is_taken_for_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, name: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    folder = cut_short(tmp_path)
+    name = rank_file(folder, 0).name
     read, faults = Path.read_bytes, [OSError(error, os.strerror(error))] * 100
 
     def fail(path: Path) -> bytes:
@@ -311,7 +234,7 @@ def test_a_fault_of_the_disk_is_retried_and_no_file_is_taken_for_absent(
         load_states(folder)
     if error != errno.EACCES:  # which does not pass
         del faults[2:]
-        assert load_states(folder, step=20) == make_state(step=20)
+        assert load_states(folder, step=10) == make_state()
 
 
 FIRST, SECOND = "train_dataloader_dprank000.pt", "train_dataloader_dprank001.pt"
@@ -322,19 +245,9 @@ def without(name: str, path: Path) -> Path:
     return path
 
 
-def with_many_files(path: Path) -> Path:
-    for rank in range(4, 1_004):
-        rank_file(path, rank).touch()
-    return path
-
-
 def with_a_share_for_the_whole(path: Path) -> Path:
     shutil.copy(rank_file(path, 1), rank_file(path, 0))
     return path
-
-
-def as_version_1(path: Path) -> Path:
-    return write_version_1(path.with_name("version_1"), step=10, world_size=4)
 
 
 def empty(path: Path) -> Path:
@@ -352,8 +265,6 @@ def cut_short_at_first(path: Path) -> Path:
     [
         (lambda path: without(FIRST, path), f"{SECOND} is a part of the checkpoint that 4 ranks saved at step 10"),
         (lambda path: without(FIRST, path), f"the {FIRST} that was saved with it is missing"),
-        (lambda path: without(MANIFEST, as_version_1(path)), f"but {MANIFEST} is missing"),
-        (lambda path: with_many_files(as_version_1(path)), "and 988 more"),
         (with_a_share_for_the_whole, f"{FIRST}: is the file of rank 1"),
         (lambda path: path.parent, "There is one in "),
         (empty, "Give the folder of one iteration"),
@@ -376,7 +287,7 @@ def test_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> None:
     rank_file(folder, 2).unlink()
     assert load_states(folder) == make_state()
     torch.save({STATE_KEY: make_state(step=9)}, rank_file(folder, 3))
-    assert f"dprank003.pt has next_slot 72, {FIRST} has 80" in refusal(folder)
+    assert f"dprank003.pt has micro_batch_index 72, {FIRST} has 80" in refusal(folder)
     shares = write_foreign(tmp_path / "elsewhere", rank_states(4))
     assert load_states(shares) == make_state()
     assert "a step that it does not say, expected that of step 10" in refusal(shares, step=10)

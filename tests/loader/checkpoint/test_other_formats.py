@@ -127,14 +127,14 @@ def test_a_rank_at_another_step_fails_the_save_on_all(folder: Path) -> None:
     messages = {rank["refusal"] for rank in results(folder, "save", 4)}
     assert len(messages) == 1
     message = messages.pop()
-    assert "data-parallel rank 2" in message and "next_slot 12" in message and "28" in message
+    assert "data-parallel rank 2" in message and "micro_batch_index 12" in message and "28" in message
     assert not (folder / "failed").exists()
 
 
 @pytest.mark.processes
 def test_ranks_of_which_some_have_no_more_batches_are_saved_at_the_same_step(folder: Path) -> None:
     states = [rank["ending"] for rank in results(folder, "save", 4)]
-    assert len({(state["next_slot"], state.get("ended", False)) for state in states}) == 2, "some have ended"
+    assert len({(state["micro_batch_index"], state.get("ended", False)) for state in states}) == 2, "some have ended"
     assert load_states(folder / "ending", step=STEPS_OF_SOME) == merge_states(states)
 
 

@@ -149,7 +149,7 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
     texts = [int(text) for batch in loader for text in batch.text]
     assert sorted(texts) == sorted(set(range(60)) - {3, 30, 59}) == sorted(read)
     assert loader.skipped == {"forgotten": 3}
-    with pytest.raises(SampleError, match="is forgotten"):
+    with pytest.raises(SampleError, match=r"left out by this run \(forgotten"):
         dataset.restore_sample((dataset.source_names[0], 0, 30, 0))
 
 
@@ -158,6 +158,6 @@ def test_a_state_that_was_handed_out_may_be_changed(tmp_path):
     forget(tmp_path / "blend", {"a": [7]})
     loader = loader_of(path)
     saved = loader.save_state_rank()
-    next(iter(saved["extras"]["forgotten"]["data"][0][1].values())).clear()
-    saved["extras"]["forgotten"]["data"][0][1].clear()
-    assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["forgotten"]["data"][0][1]
+    next(iter(saved["extras"]["withheld"]["data"][0][1].values())).clear()
+    saved["extras"]["withheld"]["data"][0][1].clear()
+    assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["withheld"]["data"][0][1]

@@ -4,43 +4,50 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import StateError
+from bridge_data.order.extras import with_data
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.plugins.forget.forgotten_lists import NAME, changes_between, check_lists, lists_at, with_lists
+from bridge_data.plugins.forget.forgotten import ForgottenSamples, history_of
+from bridge_data.plugins.forget.forgotten_lists import changes_between, check_lists, lists_at, with_lists
 from bridge_data.plugins.forget.tombstones import counts_at
 
 FINGERPRINT = {"sources": [["s", "a/train"]], "weights": None, "order": "shuffled"}
 
 
-def state(next_slot: int, **extras: object) -> LoaderState:
-    lane = {"draws": next_slot, "cursors": {}, "micro_batches": next_slot}
-    return LoaderState(FINGERPRINT, [(1, [[1, 1, 0, 0]])], next_slot, {0: lane}, extras=extras)
+def state(micro_batch_index: int, **extras: object) -> LoaderState:
+    lane = {"draws": micro_batch_index, "cursors": {}, "micro_batches": micro_batch_index}
+    return LoaderState(FINGERPRINT, [(1, [[1, 1, 0, 0]])], micro_batch_index, {0: lane}, extras=extras)
 
 
 def used(saved: LoaderState, lists: Any) -> LoaderState:
     """`saved` of a run that uses `lists` from here on."""
-    return dataclasses.replace(saved, extras=with_lists(saved.extras, saved.next_slot, lists))
+    history = with_lists(history_of(saved), saved.micro_batch_index, lists)
+    return dataclasses.replace(saved, extras=with_data(saved.extras, ForgottenSamples, history or None))
 
 
 def check(saved: LoaderState, known: Any) -> None:
-    check_lists(saved.extras, saved.next_slot, known, dict(saved.fingerprint["sources"]))
+    check_lists(history_of(saved), saved.micro_batch_index, known, dict(saved.fingerprint["sources"]))
 
 
-def at_slot(next_slot: int, before: LoaderState) -> LoaderState:
-    return state(next_slot, **before.extras)
+def at_slot(micro_batch_index: int, before: LoaderState) -> LoaderState:
+    return state(micro_batch_index, **before.extras)
 
 
 def test_a_list_is_noted_once_with_the_slot_from_which_on_it_is_used() -> None:
     none = used(state(0), {})
     assert none.extras == {}
     first = used(at_slot(10, none), {"s": [[1, "d1"]]})
-    assert first.extras[NAME]["data"] == [[10, {"s": [[1, "d1"]]}]]
+    assert first.extras["withheld"]["data"] == [[10, {"s": [[1, "d1"]]}]]
     assert used(at_slot(15, first), {"s": [[1, "d1"]]}).extras == first.extras
     second = used(at_slot(20, first), {"s": [[2, "d2"]]})
     replaced = used(at_slot(20, second), {"s": [[3, "d3"]]})
-    assert [slot for slot, _ in replaced.extras[NAME]["data"]] == [10, 20]
-    assert [lists_at(replaced.extras, slot) for slot in (9, 10, 20)] == [{}, {"s": [[1, "d1"]]}, {"s": [[3, "d3"]]}]
-    assert changes_between(replaced.extras, 10, 20) == []
-    assert [slot for slot, _ in changes_between(replaced.extras, 9, 21)] == [10, 20]
+    assert [slot for slot, _ in replaced.extras["withheld"]["data"]] == [10, 20]
+    assert [lists_at(history_of(replaced), slot) for slot in (9, 10, 20)] == [
+        {},
+        {"s": [[1, "d1"]]},
+        {"s": [[3, "d3"]]},
+    ]
+    assert changes_between(history_of(replaced), 10, 20) == []
+    assert [slot for slot, _ in changes_between(history_of(replaced), 9, 21)] == [10, 20]
     assert LoaderState.from_dict(replaced.to_dict()).extras == replaced.extras
 
 
@@ -61,7 +68,7 @@ def test_ranks_with_other_lists_cannot_be_merged() -> None:
         own = used(state(0), {"s": [[1 + rank, "d"]]})
         own.generations, own.lanes = [(2, [[1, 1, 0, 0]])], {rank: {}}
         ranks.append(own.to_dict())
-    with pytest.raises(StateError, match="a list of forgotten samples was written while the ranks started"):
+    with pytest.raises(StateError, match=r"has extras .*withheld"):
         merge_states(ranks)
 
 

@@ -136,9 +136,15 @@ def test_nothing_to_compare_is_an_error(data: Path, tmp_path: Path) -> None:
     assert (code, "holds no ledger" in output) == (1, True)
 
 
+def test_a_run_without_a_ledger_has_nothing_to_compare(data: Path, tmp_path: Path) -> None:
+    save_states(tmp_path / "iter_0000001", run(data, None, 1, 8), step=1, world_size=1)
+    code, output = audit(tmp_path, "--data", data)
+    assert (code, "the run had no ledger_path when it saved it" in output) == (1, True), output
+
+
 def test_states_of_several_settings_are_each_compared_with_their_own_order(data: Path, tmp_path: Path) -> None:
     for seed in (0, 7):
-        state = run(data, None, 1, 40, seed=seed, skip_every=0)
+        state = run(data, tmp_path.parent / f"{tmp_path.name}_ledger_{seed}", 1, 40, seed=seed, skip_every=0)
         save_states(tmp_path / f"seed_{seed}", state, step=seed, world_size=1)
     code, output = audit(tmp_path, "--data", data)
     assert (code, "2 comparisons equal, 0 different" in output) == (0, True), output

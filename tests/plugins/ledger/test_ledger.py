@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import logging
 import random
 import struct
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bridge_data.order.state import LedgerLog, LoaderState
+from bridge_data.errors import StateError
+from bridge_data.order import SampleRef
+from bridge_data.order.extras import LaneExtras, begun, dealt
+from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums
+from bridge_data.plugins.ledger.ledger import Ledger, LedgerSums, ledger_line, sums_of
 
 SOURCES = ["0a", "0b", "0c"]
 
@@ -57,50 +61,60 @@ def test_sources_count_by_their_names_and_repetitions_apart() -> None:
     assert once.positioned != again.positioned
 
 
-def state(micro_batches: list[int], handed_out: dict[int, bytes]) -> LoaderState:
-    """Of lanes with so many micro-batches, of which those by number in `handed_out` are not counted yet."""
+def state(micro_batches: list[int], **extras: object) -> LoaderState:
+    """Of lanes with so many micro-batches."""
     fingerprint = {"sources": [[name, name] for name in SOURCES], "weights": [1, 1, 1], "order": "shuffled"}
     lanes = {
         lane: {"draws": 9, "cursors": {}, "micro_batches": number} if number else {}
         for lane, number in enumerate(micro_batches)
     }
     generation = (len(micro_batches), [[4, 2, 0, 0]] * 3)
-    return LoaderState(fingerprint, [generation], sum(micro_batches), lanes, uncounted=chain(handed_out))
+    return LoaderState(fingerprint, [generation], sum(micro_batches), lanes, extras=extras)
 
 
-def chain(handed_out: dict[int, bytes]) -> ledger.Uncounted | None:
-    found = None
-    for batch in handed_out.items():
-        found = batch, found
-    return found
+def counted(before: LoaderState, batches: dict[int, list[Reference]]) -> LoaderState:
+    """The state after lanes of a run with a ledger have made some micro-batches from `before` on."""
+    after = begun(before, [Ledger(SOURCES)])
+    for index, batch in sorted(batches.items()):
+        number = index % after.num_lanes
+        lane = LaneExtras([Ledger(SOURCES)], number, after)
+        lane.note(index, [SampleRef(*sample) for sample in batch])
+        own = {"draws": 9, "cursors": {}, "micro_batches": index // after.num_lanes + 1, "extras": lane.save()}
+        after = dataclasses.replace(after, lanes=after.lanes | {number: own}, micro_batch_index=index + 1)
+    return LoaderState.from_dict(json.loads(json.dumps(after.to_dict())))
 
 
-def test_a_state_counts_what_waits_when_it_becomes_plain_data() -> None:
-    batches = {0: [(0, 0, 5, 0)], 2: [(1, 0, 6, 0)], 1: [(2, 0, 7, 1), (0, 0, 8, 0)]}
-    waiting = state([2, 1], {number: packed(batch) for number, batch in batches.items()})
-    restored = LoaderState.from_dict(waiting.to_dict())
-    assert not restored.uncounted
-    assert restored.sums() == waiting.sums() == sums(batches)
-    assert restored.to_dict() == waiting.to_dict() == waiting.settled().to_dict()
+def test_the_lanes_of_a_state_sum_up_what_they_made() -> None:
+    batches = {0: [(0, 0, 5, 0)], 1: [(2, 0, 7, 1), (0, 0, 8, 0)], 2: [(1, 0, 6, 0)]}
+    assert sums_of(counted(state([0, 0]), batches)) == sums(batches)
 
 
 def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
-    old = state([3, 2, 2], {})
-    assert old.sums().since == 7
-    later = dataclasses.replace(old, next_slot=8, lanes=old.lanes | {1: old.lanes[1] | {"micro_batches": 3}})
-    later = dataclasses.replace(later, uncounted=chain({7: packed([(0, 0, 1, 0)])}))
-    found = LoaderState.from_dict(later.to_dict()).sums()
+    old = state([3, 2, 2])
+    assert sums_of(old) is None
+    found = sums_of(counted(old, {7: [(0, 0, 1, 0)]}))
+    assert found is not None
     assert (found.since, found.samples) == (7, 1)
     assert found.unpositioned == sums({7: [(0, 0, 1, 0)]}).unpositioned
     assert str(found).endswith("(counted from micro-batch 7 on)")
 
 
 def test_what_was_before_a_re_deal_is_counted_once() -> None:
-    before = state([1, 1], {0: packed([(0, 0, 5, 0)]), 1: packed([(1, 0, 5, 0)])})
-    after = dataclasses.replace(state([2], {}), extras=before.sums().in_extras(before.extras))
-    assert after.sums() == before.sums() == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
-    again = dataclasses.replace(state([2, 2], {}), extras=after.sums().in_extras(after.extras))
-    assert again.sums() == before.sums()
+    before = counted(state([0, 0]), {0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
+    after = state([2], **dealt(before, [Ledger(SOURCES)]))
+    assert sums_of(after) == sums_of(before) == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
+    assert sums_of(state([2, 2], **dealt(after, [Ledger(SOURCES)]))) == sums_of(before)
+
+
+def test_a_run_that_asks_for_no_ledger_drops_that_of_a_state() -> None:
+    before = counted(state([0, 0]), {0: [(0, 0, 5, 0)]})
+    assert begun(before, []) == state([1, 0])
+
+
+def test_a_state_with_what_no_plug_in_knows_is_refused() -> None:
+    for extras in ({"totals": {"version": 1, "data": 0}}, {"ledger": {"version": 99, "data": 0}}):
+        with pytest.raises(StateError, match=r"^extras\.\w+: version .* which this release does not know"):
+            begun(state([1], **extras), [])
 
 
 @given(micro_batches, st.data())
@@ -124,9 +138,8 @@ def test_the_positioned_sum_tells_every_change_and_the_other_every_other_sample(
 
 
 def test_the_line_is_logged_once_a_position(caplog: pytest.LogCaptureFixture) -> None:
-    saved = state([1], {0: packed([(0, 0, 5, 0)])})
+    saved, kept = counted(state([0]), {0: [(0, 0, 5, 0)]}), Ledger(SOURCES)
     with caplog.at_level(logging.INFO, "bridge_data"):
-        log = LedgerLog()
-        log.note(saved)
-        log.note(saved)
-    assert [record.message for record in caplog.records] == [saved.ledger_line()]
+        kept.gathered(saved)
+        kept.gathered(saved)
+    assert [record.message for record in caplog.records] == [ledger_line(saved)]

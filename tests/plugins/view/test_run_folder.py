@@ -100,7 +100,7 @@ def test_the_folder_of_a_lightning_cli_is_a_run_whose_losses_lead_to_samples(
         model = LightningCLI(Logging, EnergonMultiModalDataModule, args=["fit", "--config", str(file)]).model
 
     reader = SavedRunReader(tmp_path / "CSVLogger/version_0")
-    positions = [(one.step, one.state.next_slot) for one in reader.saved.states]
+    positions = [(one.step, one.state.micro_batch_index) for one in reader.saved.states]
     assert reader.saved.left_out == () and positions == [(2, 4), (4, 8), (6, 12), (8, 16)]
     losses = tuple((step, float(model.trained[2 * step + 1][-1])) for step in range(9))
     events = tmp_path / "TensorBoardLogger/version_0"
@@ -189,7 +189,7 @@ def test_batches_are_those_of_the_data_module(folder: Path) -> None:
         ("without_lanes", {"saved_lanes": 9}, 9),
         ("without_lanes", {}, 8),
     ):
-        assert f"for {told} lanes" in configured_run(f"shown_run:{name}", **lanes).told
+        assert f"for {told} lanes" in configured_run(f"shown_run:{name}", **lanes).summary
     assert configured_run("shown_run:make").schedule is None
 
 

@@ -50,7 +50,7 @@ def states(html: str) -> list[str]:
 
 def test_batches_are_those_of_the_run_from_anywhere(trained: LiveRun) -> None:
     saved = [one.state for one in read_states([trained.folder / "checkpoints"])]
-    assert [state.next_slot for state in saved] == [10, 22]
+    assert [state.micro_batch_index for state in saved] == [10, 22]
     for sequence in (BatchSequence(trained.dataset(), saved), BatchSequence(trained.dataset())):
         for number in (22, 3, 4, 29, 10, 9, 0, 21, 25):
             shown = [key for row in sequence.get(number).__key__ for key in row.split(",")]
@@ -63,7 +63,7 @@ def test_what_came_before_another_deal_is_not_shown(trained: LiveRun) -> None:
     redealt = LoaderState.from_dict(loader.save_state_rank())
     assert [num_lanes for num_lanes, _ in redealt.generations] == [4, 2]
     sequence = BatchSequence(trained.dataset(num_lanes=2), [redealt])
-    assert sequence.first == redealt.next_slot > 0
+    assert sequence.first == redealt.micro_batch_index > 0
     with pytest.raises(ConfigError, match=f"batch 0: the first that can be shown is {sequence.first}"):
         sequence.get(0)
     assert len(sequence.get(sequence.first).__key__) == 2

@@ -75,7 +75,7 @@ def test_info_as_json(run: Run, saved: Path) -> None:
 def test_info_shows_the_versions_of_the_lists_of_forgotten_samples(run: Run, tmp_path: Path) -> None:
     state = LoaderState.from_dict(make_state())
     changes = [[0, {"aa": [[1, "0" * 16]]}], [40, {"aa": [[2, "1" * 16]]}]]
-    state.extras = {"forgotten": {"version": 1, "data": changes}}
+    state.extras = {"withheld": {"version": 1, "data": changes}}
     torch.save(state.to_dict(), tmp_path / "merged.pt")
     told = json.loads(run("checkpoint", "info", tmp_path / "merged.pt", "--json").stdout)
     assert told["forgotten"] == [
@@ -160,9 +160,10 @@ def test_skip_records_the_steps_in_place_and_info_shows_them(run: Run, saved: Pa
     )
     assert run("checkpoint", "skip", saved, "--steps", "10", *STEPS).exit_code == 0
     after = load_states(saved, step=10)
-    assert after["extras"]["step_edits"]["data"] == [[80, 88, 0], [96, 120, 0], [160, 168, 0]]
-    del after["extras"]["step_edits"], after["checksums"], before["checksums"]
-    assert after == {**before, "extras": before.get("extras", {})}
+    assert after["skips"] == [[80, 88], [96, 120], [160, 168]]
+    assert after["micro_batch_index"] == 88
+    del after["skips"], after["checksums"], before["checksums"]
+    assert after == {**before, "micro_batch_index": 88}
     shown = run("checkpoint", "info", saved).stdout
     assert "micro-batch 88 of the run without skips\n" in shown
     assert "skip micro-batches 80 to 87, skip micro-batches 96 to 119, skip micro-batches 160 to 167\n" in shown
@@ -173,21 +174,20 @@ def test_of_steps_in_the_middle_of_which_the_state_is_skip_records_the_rest(run:
     told = done.stderr.replace("\n", " ")
     assert done.exit_code == 0 and "not skipped: before the position of the state" in told, told
     assert "micro-batches 72 to 79 of skip_steps 9-12" in told
-    assert load_states(saved)["extras"]["step_edits"]["data"] == [[80, 104, 0]]
+    assert load_states(saved)["skips"] == [[80, 104]]
 
 
 def test_skip_writes_another_folder_or_file(run: Run, saved: Path, tmp_path: Path) -> None:
     content = {p.name: p.read_bytes() for p in saved.iterdir()}
     assert run("checkpoint", "skip", saved, "--steps", "12", *STEPS, "--out", tmp_path / "other").exit_code == 0
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == content
-    assert load_states(tmp_path / "other", step=10)["extras"]["step_edits"]["data"] == [[96, 104, 0]]
+    assert load_states(tmp_path / "other", step=10)["skips"] == [[96, 104]]
     for name, made in (("bare.pt", make_state()), ("wrapped.pt", {"dataloader_state_dict": make_state(), "step": 3})):
         torch.save(made, tmp_path / name)
         assert run("checkpoint", "skip", tmp_path / name, "--steps", "12", *STEPS).exit_code == 0
         written = torch.load(tmp_path / name, weights_only=True)
         assert written.get("step") == made.get("step")
-        extras = written.get("dataloader_state_dict", written)["extras"]
-        assert extras["step_edits"]["data"] == [[96, 104, 0]]
+        assert written.get("dataloader_state_dict", written)["skips"] == [[96, 104]]
     differences = run("checkpoint", "diff", saved, tmp_path / "other")
     assert ["skipped", "–", "skip", "micro-batches", "96", "to", "103"] in lines(differences.stdout)
 
@@ -200,8 +200,7 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
         "  packing_buffer_size: 4, shuffle_buffer_size: 100, max_samples_per_sequence: 100}\n"
     )
     assert run("checkpoint", "skip", saved, "--steps", "20", "--config", config).exit_code == 0
-    [[first, stop, times]] = load_states(saved)["extras"]["step_edits"]["data"]
-    assert (first, stop - first, times) == (144, 8, 0)
+    assert load_states(saved)["skips"] == [[144, 152]]
 
 
 @pytest.fixture
@@ -289,12 +288,12 @@ def test_skip_changes_nothing_but_the_data_state_in_a_checkpoint_of_lightning(ru
         done = run("checkpoint", "skip", file, *arguments, *STEPS)
         assert (done.exit_code, done.stderr) == (0, "")
         assert (file.read_bytes() == before) == ("--out" in arguments)
-    for path, ranges in ((file, [[80, 88, 0], [96, 104, 0]]), (other, [[96, 104, 0]])):
+    for path, ranges in ((file, [[80, 88], [96, 104]]), (other, [[96, 104]])):
         written = torch.load(path, weights_only=True)
         state = written.pop("EnergonMultiModalDataModule")["train_dataloader"]
-        assert state.pop("extras")["step_edits"]["data"] == ranges
+        assert state.pop("skips") == ranges
         unchanged = make_state()
-        del state["checksums"], unchanged["checksums"]
+        del state["checksums"], unchanged["checksums"], state["micro_batch_index"], unchanged["micro_batch_index"]
         assert state == unchanged
         assert torch.equal(written["state_dict"].pop("weight"), torch.arange(1000.0))
         assert written == {**others, "state_dict": {}}

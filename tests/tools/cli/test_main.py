@@ -9,7 +9,6 @@ import click
 import pytest
 
 from bridge_data.tools.cli import main
-from bridge_data.tools.cli.terminal import RENAMED
 from tests.data.tars import write_tar
 from tests.tools.cli.conftest import Run
 
@@ -63,20 +62,6 @@ def test_an_option_has_the_same_type_in_every_command() -> None:
             )
             kinds.setdefault(name, {})[kind] = command
     assert {name: found for name, found in kinds.items() if len(found) > 1 and name not in DIFFERENT_THINGS} == {}
-
-
-def test_no_option_has_a_second_name_for_a_setting() -> None:
-    assert [(command, option.opts) for command, option in ALL_OPTIONS if {*option.opts} & RENAMED.keys()] == []
-    assert {*RENAMED.values()} <= {option.opts[0] for _, option in ALL_OPTIONS}
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [("doctor", "--ranks"), ("bench", "--workers"), ("doctor", "--micro-batch-size"), ("bench", "--step-ms")],
-)
-def test_a_name_that_another_command_might_have_leads_to_the_one(run: Run, command: str, name: str) -> None:
-    result = run(command, "data", name, 2)
-    assert result.exit_code == 2 and name in result.stderr and RENAMED[name] in result.stderr
 
 
 WITHOUT_JSON = {

@@ -65,7 +65,7 @@ class Run:
         if self.states:
             for loader in loaders:
                 loader.restore_state_rank(self.states[-1].to_dict(), strict=False)
-            first = self.states[-1].next_slot
+            first = self.states[-1].num_handed_out
             if resaves:
                 self.states[-1] = saved(loaders)
         streams = [iter(loader) for loader in loaders]

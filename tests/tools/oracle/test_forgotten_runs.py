@@ -38,7 +38,7 @@ def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, is_prune
     run.leg(blend, 2, 25, lost=2)
     forget(blend, "b", range(0, 77, 2))
     run.leg(blend, 1, 20)
-    again = run.states[-1].next_slot
+    again = run.states[-1].micro_batch_index
     forget(blend, "a", range(0, 230, 9), restore=True)
     run.leg(blend, 2, 30)
 
@@ -64,7 +64,7 @@ def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
     run.leg(blend, 3, 25)
     check(run, RunOrder(run.dataset(3), states=run.states), sorted(run.keys))
     forget(blend, "b", range(40))
-    states, after, before = run.states, run.states[-1].next_slot, set(run.keys)
+    states, after, before = run.states, run.states[-1].micro_batch_index, set(run.keys)
     untold = RunOrder(run.dataset(3), states=states)
     with pytest.raises(ConfigError, match=rf"{after} micro-batches.*version 1 .* 1, 1"):
         untold.micro_batch(after)

@@ -85,7 +85,7 @@ def state_after(run: RunOrder, num_batches: int) -> LoaderState:
         cursors = {"0": [*numbers.position(lane, draws)]}
         lanes[lane] = {"draws": draws, "micro_batches": num_batches, "cursors": cursors}
     state = dataset.new_state(run.num_lanes)
-    return dataclasses.replace(state, next_slot=num_batches * run.num_lanes, lanes=lanes)
+    return dataclasses.replace(state, micro_batch_index=num_batches * run.num_lanes, lanes=lanes)
 
 
 UNEQUAL = [5_000 + 7_919 * number % 10_001 for number in range(100_000)]

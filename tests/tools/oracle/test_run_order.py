@@ -81,7 +81,7 @@ def test_states_of_two_continuations_at_one_position_are_refused(blends):
     run.leg(blends[0], 3, 8, num_lanes=6)
     other.leg(blends[0], 4, 1, num_lanes=8)
     other.leg(blends[0], 2, 10, num_lanes=8)
-    assert other.states[-1].next_slot == run.states[-1].next_slot == 44
+    assert other.states[-1].micro_batch_index == run.states[-1].micro_batch_index == 44
     with pytest.raises(StateError, match="2 states after 44 micro-batches, with 6 and 8 lanes"):
         RunOrder(run.dataset(3), states=[run.states[-1], other.states[-1]])
 

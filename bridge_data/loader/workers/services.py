@@ -1,0 +1,71 @@
+"""What a feature adds to the workers of a loader: `WorkerServices` in the trainer, a `WorkerService` in each worker.
+
+Pool, links and workers carry them and do not know what they do. A worker opens its service before its first lane; once
+it is ready, it gets descriptors of what it shares with others. One that replaces another gets the same. Services change
+who makes samples, and when; never which ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from bridge_data.extensions import find_extension
+from bridge_data.lanes.maker import LaneView, Maker
+from bridge_data.lanes.produced import Produced
+from bridge_data.loader.lane_runner import Ended
+from bridge_data.run_options import LoaderConfig
+
+if TYPE_CHECKING:
+    from bridge_data.loader.workers.worker import Worker
+
+
+class WorkerService(Protocol):
+    """In a worker, which calls it between its own steps."""
+
+    @property
+    def num_beyond(self) -> int:
+        """Batches that the worker may make beyond those that the trainer asks for."""
+
+    def connect(self, descriptors: Sequence[int]) -> None:
+        """Take over what the worker shares with others, once; a worker that is short of descriptors never gets it."""
+
+    def begin(self) -> None:
+        """The lanes begin anew: they are opened again, with `wrap`."""
+
+    def wrap(self, inner: Maker, lane: LaneView) -> Maker:
+        """What makes the samples of a lane: a `MakerWrapper`."""
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, by the worker's `runner`."""
+
+    def wait(self) -> bool:
+        """Work for others, while the worker has nothing to do. Returns once there is a message for the worker; or, with
+        True, when it may make one more batch, which `num_beyond` then counts."""
+
+
+OpenService: TypeAlias = "Callable[[Worker], WorkerService]"
+"""Opens the service of a worker. It is pickled."""
+
+
+class WorkerServices(Protocol):
+    """In the trainer, for all workers of a loader."""
+
+    def of_worker(self, index: int) -> OpenService:
+        """What worker number `index` opens its service with."""
+
+    def descriptors(self, index: int) -> Sequence[int]:
+        """Those of which it is sent duplicates when it is ready."""
+
+    def note_taken(self, index: int, num_batches: int) -> None:
+        """Note how many batches the trainer has taken of a worker since its lanes began."""
+
+    def close(self) -> None:
+        """Close what the workers share."""
+
+
+def open_services(config: LoaderConfig, num_workers: int) -> WorkerServices | None:
+    """The services that a loader with these options has; None if it has none, or their plug-in is not installed."""
+    opener = find_extension("features", "workers_help") if config.workers_help else None
+    services: WorkerServices | None = None if opener is None else opener(config, num_workers)
+    return services

@@ -1,0 +1,214 @@
+"""Extras: what a feature does in the lanes of a run, and keeps in its states. The core calls them and knows none.
+
+A data set has a tuple of `StateExtra`, empty for most runs; each opens a `LaneExtra` in the process of every lane. What
+a lane extra saves is a part of the lane's state, and what a state extra keeps is a part of the state of the job, both
+under the name of the feature and with the version of what it writes, opaque to everyone else: `extras` is
+`{name: {"version": int, "data": plain JSON}}`. So a lane that goes on from a state goes on with its extras.
+
+A feature registers its class under its name (`plugins.TABLE["extras"]`, or the entry points `bridge_data.extras`), so
+that a state which holds something of it can be read by a run that has not asked for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bridge_data.errors import StateError
+from bridge_data.extensions import find_extension
+from bridge_data.order.cursor import SampleRef
+
+if TYPE_CHECKING:
+    from bridge_data.order.state import LoaderState
+    from bridge_data.plan import Source
+
+
+class LaneExtra:
+    """What a feature does in one lane. A feature overrides what it needs."""
+
+    skips_as: ClassVar[str] = "left_out"
+    """The stage under which samples are counted that `filter` leaves out."""
+    reason: ClassVar[str] = ""
+    """Why it leaves them out, for messages."""
+
+    def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """Those of some samples that the lane may make: called with what it draws, and, after a restore, with what
+        waits in it. The others are not read."""
+        return refs
+
+    def note(self, index: int, refs: Sequence[SampleRef]) -> Any:
+        """Called with the samples of each micro-batch that was made, its index in the job, and for a part of a sample
+        the number of that. What it returns, picklable, comes with the micro-batch to the loader (see `Recorder`)."""
+
+    def save(self) -> Any:
+        """Plain JSON for the lane's state; None for nothing."""
+
+
+class StateExtra:
+    """A feature of a run, sent to its workers with the data set. It overrides what it needs."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    @classmethod
+    def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
+        """The extra of a run over these sources, with these unique names."""
+        return cls()
+
+    @classmethod
+    def unasked(cls) -> Self | None:
+        """The extra of a run that has not asked for it, and goes on from a state that has something of it; None: the
+        run drops that."""
+        return None
+
+    def lane(self, number: int, state: LoaderState) -> LaneExtra:
+        """What it does in lane `number`, from its position in `state` on."""
+        return LaneExtra()
+
+    def begin(self, state: LoaderState) -> Any:
+        """What the state of the job keeps from here on, where a run begins, or goes on from `state`; None for nothing.
+
+        Raises:
+            StateError: if the run cannot go on from it.
+        """
+        return data_of(state.extras, self)
+
+    def dealt(self, state: LoaderState) -> Any:
+        """What the state of the job keeps, as for `begin`, if its lanes are dealt again: what is in the lanes of the
+        whole `state` ends here."""
+        return data_of(state.extras, self)
+
+    def agreed(self) -> Any:
+        """Plain JSON that must be equal on all ranks of a run."""
+
+    def gathered(self, state: LoaderState) -> None:
+        """Called with the state of the whole job where one is gathered to be saved."""
+
+
+def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:
+    """What the `extras` of a state, or of a lane's state, have of a feature; None if nothing.
+
+    Raises:
+        StateError: for another version.
+    """
+    saved = extras.get(extra.name)
+    if saved is None:
+        return None
+    if saved["version"] != extra.version:
+        raise _unknown(extra.name, saved["version"], f"version {extra.version}")
+    return saved["data"]
+
+
+def with_data(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra], data: Any) -> dict[str, Any]:
+    """`extras` with this `data` of a feature, without any if it is None."""
+    others = {name: saved for name, saved in extras.items() if name != extra.name}
+    return others if data is None else {**others, extra.name: {"version": extra.version, "data": data}}
+
+
+def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
+    """`state` of a run that begins with it, or goes on from it, with `extras`. What it has of other features is
+    dropped, if these let it be.
+
+    Raises:
+        StateError: if one of the features cannot go on, or is not installed.
+    """
+    own = {extra.name: extra for extra in extras}
+    saved: dict[str, Any] = {}
+    for of_lane in state.lanes.values():
+        saved |= of_lane.get("extras", {})
+    saved |= state.extras
+    for name, part in saved.items():
+        if name in own:
+            continue
+        found: type[StateExtra] | None = find_extension("extras", name)
+        if found is None:
+            raise _unknown(name, part["version"], "none: no plug-in of this name is installed")
+        data_of({name: part}, found)
+        if (unasked := found.unasked()) is not None:
+            own[name] = unasked
+    if not own and not saved:
+        return state
+    kept: dict[str, Any] = {}
+    for extra in own.values():
+        kept = with_data(kept, extra, extra.begin(state))
+    lanes = {lane: _only(of_lane, own) if "extras" in of_lane else of_lane for lane, of_lane in state.lanes.items()}
+    return dataclasses.replace(state, extras=kept, lanes=lanes)
+
+
+def _only(of_lane: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: part for name, part in of_lane["extras"].items() if name in names}
+    without = {name: value for name, value in of_lane.items() if name != "extras"}
+    return {**without, "extras": kept} if kept else without
+
+
+def dealt(state: LoaderState, extras: Sequence[StateExtra]) -> dict[str, Any]:
+    """The extras of the job after its lanes in the whole `state` are dealt again."""
+    kept: dict[str, Any] = dict(state.extras)
+    for extra in extras:
+        kept = with_data(kept, extra, extra.dealt(state))
+    return kept
+
+
+def _unknown(name: str, version: Any, known: str) -> StateError:
+    return StateError(
+        f"extras.{name}: version {version!r}, which this release does not know (it knows {known}); resume with the "
+        "release that wrote it, or a later one"
+    )
+
+
+class LaneExtras:
+    """All extras of one lane."""
+
+    def __init__(self, extras: Sequence[StateExtra], number: int, state: LoaderState) -> None:
+        self._extras = [(extra, extra.lane(number, state)) for extra in extras]
+
+    def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """The samples that all let through."""
+        for _, own in self._extras:
+            refs = own.filter(refs)
+        return refs
+
+    def __contains__(self, ref: Any) -> bool:
+        """Whether a sample is left out."""
+        return not self.filter((ref,))
+
+    def left_out(self, refs: Sequence[SampleRef]) -> list[tuple[SampleRef, LaneExtra]]:
+        """The samples that are not let through, each with the first that does not."""
+        found = []
+        for _, own in self._extras:
+            kept = own.filter(refs)
+            if len(kept) < len(refs):
+                is_kept = {*kept}
+                found += [(ref, own) for ref in refs if ref not in is_kept]
+            refs = kept
+        return found
+
+    def note(self, index: int, refs: Sequence[SampleRef]) -> dict[str, Any]:
+        """What comes with a micro-batch to the loader, by the name of the feature."""
+        noted = {extra.name: own.note(index, refs) for extra, own in self._extras}
+        return {name: value for name, value in noted.items() if value is not None}
+
+    def save(self) -> dict[str, Any]:
+        """The extras of the lane's state."""
+        saved: dict[str, Any] = {}
+        for extra, own in self._extras:
+            saved = with_data(saved, extra, own.save())
+        return saved
+
+
+class Recorder:
+    """What a feature does in the loader of one rank, with what its lane extras noted. It overrides what it needs."""
+
+    def begin(self, state: LoaderState) -> None:
+        """The rank goes on from `state`."""
+
+    def note(self, index: int, noted: Any) -> None:
+        """The rank gets the micro-batch of this index, with what the lane extra of this feature noted; it may be told
+        the last one twice."""
+
+    def save(self) -> None:
+        """The position of the rank is saved."""
+
+    def close(self) -> None:
+        """The loader ends."""

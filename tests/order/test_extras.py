@@ -1,0 +1,124 @@
+"""Extras: what a feature does in lanes and keeps in states, by one that an outsider might write."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from bridge_data import LaneDataset, get_savable_loader, merge_states
+from bridge_data.errors import StateError
+from bridge_data.order import SampleRef
+from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.state import LoaderState
+from tests.prepared import train_dataset, write_texts
+from tests.properties.jobs import Encoder
+
+
+class Odd(StateExtra):
+    """Leaves out samples with an odd number, and counts the others: in the lanes, and in the job before a re-deal."""
+
+    name: ClassVar[str] = "odd"
+    version: ClassVar[int] = 3
+
+    def lane(self, number: int, state: LoaderState) -> LaneExtra:
+        return OddLane(data_of(state.lanes[number].get("extras", {}), self) or 0)
+
+    def begin(self, state: LoaderState) -> Any:
+        return data_of(state.extras, self) or 0
+
+    def dealt(self, state: LoaderState) -> Any:
+        return count_of(state)
+
+
+class OddLane(LaneExtra):
+    skips_as: ClassVar[str] = "odd"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        return [ref for ref in refs if ref.index % 2 == 0]
+
+    def note(self, index: int, refs: Sequence[SampleRef]) -> Any:
+        self.count += len(refs)
+
+    def save(self) -> Any:
+        return self.count
+
+
+def count_of(state: LoaderState) -> int:
+    lanes = [data_of(lane.get("extras", {}), Odd) or 0 for lane in state.lanes.values()]
+    return sum(lanes, data_of(state.extras, Odd) or 0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("data"), 120)
+
+
+def dataset_of(data: Path, *, has_extra: bool = True, **settings: Any) -> LaneDataset:
+    encoder = Encoder(skip_every=7, num_parts=2)
+    made = train_dataset(data, task_encoder=encoder, **({"batch_size": 3, "num_lanes": 4} | settings))
+    return made.changed(extras=(Odd(),)) if has_extra else made
+
+
+def taken(dataset: LaneDataset, count: int, state: Any = None) -> tuple[list[Any], dict[str, Any]]:
+    with get_savable_loader(dataset) as loader:
+        if state is not None:
+            loader.restore_state_rank(state)
+        assert loader.wait_for_workers(60) == (dataset.worker_config.num_workers > 0)
+        batches = [batch for _, batch in zip(range(count), loader, strict=False)]
+        assert loader.skipped["odd"] > 0
+        return batches, json.loads(json.dumps(loader.save_state_rank()))
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.processes)])
+@pytest.mark.parametrize("packing", [None, 10])
+def test_a_lane_goes_on_with_what_it_saved(data: Path, packing: int | None, num_workers: int) -> None:
+    settings: dict[str, Any] = {"packing_buffer_size": packing}
+    whole, at_the_end = taken(dataset_of(data, **settings), 30)
+    first, state = taken(dataset_of(data, num_workers=num_workers, **settings), 13)
+    assert count_of(LoaderState.from_dict(state)) > 0
+    rest, after = taken(dataset_of(data, num_workers=num_workers, **settings), 17, state)
+    assert (first + rest, after) == (whole, at_the_end)
+
+
+def test_what_waits_in_a_lane_is_left_out_too(data: Path) -> None:
+    """Here a run asks for the extra only when it resumes."""
+    with get_savable_loader(dataset_of(data, has_extra=False, packing_buffer_size=10)) as plain:
+        next(iter(plain))
+        state = plain.save_state_rank()
+    assert any(lane.get("pending") for lane in state["lanes"].values())
+    with get_savable_loader(dataset_of(data, packing_buffer_size=10)) as loader:
+        loader.restore_state_rank(state)
+        for _, batch in zip(range(20), loader, strict=False):
+            assert all(key[2] % 2 == 0 for key in keys_in(batch))
+
+
+def keys_in(batch: Any) -> list[Any]:
+    return [key for unit in batch for key in (unit[0] if isinstance(unit[0][0], list | tuple) else [unit[0]])]
+
+
+def test_a_re_deal_ends_what_is_in_the_lanes_and_the_job_keeps_it(data: Path) -> None:
+    _, state = taken(dataset_of(data), 13)
+    before = count_of(LoaderState.from_dict(state))
+    with get_savable_loader(dataset_of(data, num_lanes=6)) as loader:
+        loader.restore_state_rank(state)
+        dealt = LoaderState.from_dict(loader.save_state_rank())
+    assert (data_of(dealt.extras, Odd()), count_of(dealt)) == (before, before)
+    assert not any("extras" in lane for lane in dealt.lanes.values())
+
+
+def test_the_states_of_ranks_are_merged_with_their_extras(data: Path) -> None:
+    _, whole = taken(dataset_of(data), 12)
+    parts = [taken(dataset_of(data, rank=rank, world_size=2), 6)[1] for rank in range(2)]
+    assert merge_states(parts) == whole
+
+
+def test_a_state_with_an_extra_that_is_not_installed_is_refused(data: Path) -> None:
+    _, state = taken(dataset_of(data), 4)
+    loader = get_savable_loader(dataset_of(data, has_extra=False))
+    with pytest.raises(StateError, match=r"^extras\.odd: version 3, which this release does not know"):
+        loader.restore_state_rank(state)
