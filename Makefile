@@ -54,7 +54,7 @@ MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipe
   lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
   prepare/converters/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
   plugins/planned plugins/sharing data/test_prepared.py data/test_records_contract.py data/test_tar_files.py \
-  storage/test_atomic.py storage/test_locations.py storage/test_remote.py) \
+  storage/test_atomic.py storage/test_locations.py storage/test_store.py plugins/stores/test_object_store.py) \
   $(filter-out tests/test_forgotten_everywhere.py,$(wildcard tests/test_*.py))
 test-most: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(MOST) \

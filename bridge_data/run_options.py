@@ -404,6 +404,11 @@ class RunOptions:
                 f"{', '.join(map(repr, BALANCED_BY))}, or a function of the batch"
             )
 
+    @property
+    def deals_packs(self) -> bool:
+        """Whether `balance` deals packs to the ranks before they are read, as they are planned."""
+        return self.data.packing == "planned" and isinstance(self.trainer.balance, str)
+
     def get(self, name: str) -> Any:
         """The value of an option, by its name."""
         return getattr(getattr(self, PART_OF[name]), _OTHER_NAMES.get(name, name))

@@ -75,17 +75,8 @@ TO_CUT: set[tuple[str, str]] = {
     ("datamodule", "plugins.metrics"),
     ("datamodule.lightning_trainer", "plugins.metrics"),
     ("datamodule.lightning_trainer", "plugins.sharing"),
-    ("datamodule.module", "plugins.planned"),
     ("datamodule.module", "plugins.sharing"),
     ("datamodule.parallel", "plugins.sharing"),
-    ("datamodule.parallel.context_parallel", "plugins.planned"),
-    ("lanes.lane", "plugins.planned"),
-    ("lanes.lane_dataset", "plugins.planned"),
-    ("lanes.upcoming", "plugins.planned"),
-    ("order.cursor", "plugins.planned"),
-    ("order.plan_order", "plugins.planned"),
-    ("order.redeal", "plugins.planned"),
-    ("plan.document", "plugins.stores"),
     ("plugins.duplicates.duplicates_command", "tools.cli"),
     ("plugins.forget.forget_command", "tools.cli"),
     ("plugins.ledger.audit_command", "tools.cli"),
@@ -103,12 +94,6 @@ TO_CUT: set[tuple[str, str]] = {
     ("plugins.view.pages", "tools.state_contents"),
     ("plugins.view.view_command", "tools.cli"),
     ("plugins.view.view_command", "tools.runs"),
-    ("prepare.commit", "plugins.stores"),
-    ("prepare.executors", "plugins.stores"),
-    ("storage", "plugins.stores"),
-    ("storage.locations", "plugins.stores"),
-    ("storage.remote", "plugins.stores"),
-    ("task.packers", "plugins.planned"),
 }
 """(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
 
@@ -142,7 +127,6 @@ CIRCLES_TO_CUT = {
     *("lanes.lane_dataset", "plugins.planned.sample_costs"),
     *("lanes.maker", "lanes.observing"),
     *("loader.lane_pool", "loader.pinning", "loader.workers.worker_pool"),
-    *("loader.workers.link", "loader.workers.services", "loader.workers.worker"),
     *("task.samples_key", "task.task_encoder"),
 }
 """Modules in circles that are still to be cut."""

@@ -15,7 +15,7 @@ from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import load_states
 from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.storage import remote
+from bridge_data.storage import copies
 from bridge_data.tools.cli import main
 from bridge_data.tools.cli.terminal import LOCATION, ON_DISK, OUTPUT, OUTPUT_ON_DISK
 from recipes.recipe import load_recipe
@@ -50,8 +50,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def cache_of_copies(where: Given) -> Path:
-    os.environ[remote.CACHE_VARIABLE] = os.fspath(where)
-    return remote.cache_folder()
+    os.environ[copies.CACHE_VARIABLE] = os.fspath(where)
+    return copies.cache_folder()
 
 
 def bridge_config(where: Given) -> None:
@@ -75,7 +75,7 @@ ON_DISK_ONLY: dict[str, Callable[[Given], Any]] = {
 
 @pytest.fixture
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(remote.CACHE_VARIABLE, "")
+    monkeypatch.setenv(copies.CACHE_VARIABLE, "")
     monkeypatch.setenv("OUTPUTS_OF_TESTS", "")
 
 

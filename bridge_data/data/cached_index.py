@@ -46,7 +46,7 @@ from bridge_data.data.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
-from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
+from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 
 TRAIN = "train"
 """The only split part of such tars."""

@@ -23,6 +23,7 @@ from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
+from bridge_data.extensions import extension
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -33,7 +34,6 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.plugins.planned.planned import deal_of, is_dealt
 from bridge_data.plugins.sharing.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
@@ -195,7 +195,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
-        self._cost = None if balance is False or is_dealt(self.options) else find_cost(balance, self.task_encoder)
+        self._cost = None if balance is False or self.options.deals_packs else find_cost(balance, self.task_encoder)
         if task_encoder is not None:
             self._check_beside(task_encoder)
 
@@ -244,8 +244,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
             dataset.skips = self._checked_skips(worker_config.world_size)
             num_ranks = worker_config.world_size
-            deal = deal_of(self.options, self._batch_schedule(num_ranks), num_ranks)
-            return dataset if deal is None else dataset.changed(deal=deal)
+            if not self.options.deals_packs:
+                return dataset
+            deal = extension("features", "step_deal", needed_by=f"balance={self.options.trainer.balance!r}")
+            dealt: LaneDataset = deal(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
+            return dealt
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

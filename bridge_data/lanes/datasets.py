@@ -15,6 +15,7 @@ from bridge_data.data.records import verified
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
@@ -145,7 +146,7 @@ def training_data(
         virtual_epoch_length=options.virtual_epoch_length,
     )
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_data(
@@ -162,7 +163,7 @@ def validation_data(
     plan = _plan(path, split_part, options, training=False)
     dataset = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
     _tell_repeated(plan, worker_config)
-    return dataset
+    return _featured(dataset, options)
 
 
 def validation_sources(
@@ -179,7 +180,8 @@ def validation_sources(
 
     def of_source(source: Source) -> LaneDataset:
         plan = Plan(source, (source,), None)
-        return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        made = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+        return _featured(made, options)
 
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
 
@@ -305,5 +307,14 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
         drop_last=options.batch_drop_last,
         packing_buffer_size=options.packing_buffer_size,
         max_micro_batches=limit,
-        planned=options.packing == "planned",
     )
+
+
+def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
+    """`dataset` with what plug-ins add for its options."""
+    if dataset.order.rule is not None:
+        needed_by = f"weight_unit: {dataset.plan.weight_unit}"
+        dataset = extension("features", "cost_checks", needed_by=needed_by)(dataset)
+    if options.packing != "online":
+        dataset = extension("features", options.packing, needed_by=f"packing={options.packing!r}")(dataset)
+    return dataset

@@ -20,13 +20,13 @@ import numpy as np
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.data.records import stored_records
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import extension
 from bridge_data.lanes.assembly import Assembly
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane import Lane, OpenPacks
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
+from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.units import Batching
@@ -34,36 +34,21 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
+from bridge_data.order.sample_blend import BlendRule
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.planned.costs import CostTable, open_costs
-from bridge_data.plugins.planned.planned import (
-    TOKENS,
-    ContextDeal,
-    JobPacks,
-    LanePacks,
-    PackPlanner,
-    StepDeal,
-    check_step,
-    redealt,
-)
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CheckedCosts, CostCheck
 from bridge_data.replacement import replacement
-from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
+from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_MEASURED_TOGETHER = 64
-"""Samples read together to measure their costs, if they are small."""
-
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_measurers", "packs")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
 """Attributes that each process creates for itself."""
 
 
@@ -113,17 +98,10 @@ class LaneDataset:
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
-        self.deal: StepDeal | None = None
-        """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
-        self.context: ContextDeal | None = None
-        """How the samples of a step, which is a micro-batch, are dealt to ranks that share long ones; as `deal`."""
         self._shuffle = shuffle
-        is_counted = plan.weight_unit != SAMPLES and shuffle is not None
-        self.costs = self._costs(plan) if is_counted or batching.planned else None
-        """The cost index of each source, if weights count a cost, or packs are planned."""
-        self.num_checked = NUM_CHECKED
-        """Of how many samples the costs are measured again when lanes begin."""
-        self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
+        self.pack_sources = PackSources()
+        """Opens the pack sources of the lanes, if samples are packed."""
+        self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
         self.extras: tuple[StateExtra, ...] = ()
         """What features do in the lanes, and keep in the states."""
@@ -267,16 +245,15 @@ class LaneDataset:
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
         of_samples = () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
-        return of_samples if self.context is None else (*of_samples, *self.context.modules)
+        return *of_samples, *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
-        found = self.order.fingerprint() | dataclasses.asdict(self.batching)
-        del found["planned"]
-        if not self.batching.planned:
-            return found
-        assert self.costs is not None
-        return found | {"planned": self.packs.planner.fingerprint([table.digest for table in self.costs])}
+        return {
+            **self.order.fingerprint(),
+            **dataclasses.asdict(self.batching),
+            **self.pack_sources.fingerprint(self),
+        }
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -319,72 +296,31 @@ class LaneDataset:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = parse_state(data)
-        if strict or self.batching.planned:  # other weights would make other packs of the window that has begun
+        if strict or not self.pack_sources.follows_draws:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
         state = self._from_here(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
-        if state.ended or (self.finite and self._is_over(state)):
+        if state.ended or (self.finite and self.pack_sources.is_over(self, state)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
-        if self.batching.planned:
-            check_step(state, self.packs)
+        self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
-    def order_of(self, plan: Plan, batching: Batching, costs: Sequence[CostTable] | None) -> PlanOrder:
-        """The order of a plan with the shuffle settings and the seed of this one; `costs` as of `PlanOrder`."""
-        seed, size = self.worker_config.seed_offset, batching.batch_size or 1
-        return PlanOrder(plan, seed, self._shuffle, size, costs, is_joint=batching.planned)
-
-    def open_costs(self) -> list[CostTable]:
-        """The cost index of each source.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder.
-        """
-        return self._costs(self.plan) if self.costs is None else self.costs
-
-    def _trained_costs(self) -> list[CostTable]:
-        """What is trained of the costs of samples: a packer may leave some out, or cut them."""
-        assert self.costs is not None
-        packing = hook_of(self.task_encoder, "select_samples_to_pack")
-        limits = packing.limits if isinstance(packing, Packing) else None
-        if self.batching.packing_buffer_size is None or limits is None:
-            return self.costs
-        return [table.within(limits) for table in self.costs]
-
-    def measuring(self, source: int) -> "LaneDataset":
-        """All stored samples of a source in their order, for the same encoder: by these its costs are measured,
-        whatever this data set chooses, draws or packs."""
-        plan = self.plan.sources[source]
-        base = dataclasses.replace(plan, records=stored_records(plan.records))
-        made = LaneDataset(
-            Plan(base, (base,), None),
-            shuffle=None,
-            batching=Batching(batch_size=_MEASURED_TOGETHER),
-            task_encoder=self.task_encoder,
-            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        )
-        made.cache_pool = self.cache_pool
-        return made
-
-    def measurer(self, source: int) -> EncodingMaker:
-        """Measures samples of a source one by one, and raises failures; for all lanes of this process."""
-        if source not in self._measurers:
-            self._measurers[source] = self.measuring(source).trial_maker().preencoded()
-        return self._measurers[source]
-
-    @functools.cached_property
-    def _measurers(self) -> dict[int, EncodingMaker]:
-        return {}
-
-    def _costs(self, plan: Plan) -> list[CostTable]:
-        return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
+    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
+        """The order of a plan with the shuffle settings and the seed of this one."""
+        seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
+        rule: BlendRule | None = None
+        if unit != SAMPLES and self._shuffle is not None:
+            rule = extension("features", "cost_weights", needed_by=f"weight_unit: {unit}")(
+                plan, self.task_encoder, batching
+            )
+        return PlanOrder(plan, seed, self._shuffle, size, rule)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
@@ -392,10 +328,7 @@ class LaneDataset:
         if state.skips is not None:
             state = self._after_skips(state)
         extras = dealt(state, self.extras)
-        if self.batching.planned:
-            made = redealt(state, num_lanes, lanes, self.packs)
-        else:
-            made = self.order.redealt(state, num_lanes, lanes)
+        made = self.pack_sources.redealt(self, state, num_lanes, lanes)
         return dataclasses.replace(made, extras=extras)
 
     def _after_skips(self, state: LoaderState) -> LoaderState:
@@ -411,22 +344,6 @@ class LaneDataset:
         if num_discarded:
             logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
         return dataclasses.replace(state, lanes=lanes)
-
-    def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
-        """The planned packs of lane number `lane` from its position in `state` on."""
-        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None, self.context)
-
-    def _is_over(self, state: LoaderState) -> bool:
-        """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
-        if not self.batching.planned:
-            return self.order.is_over(state, self.batching.max_micro_batches)
-        if len(state.lanes) < state.num_lanes or any(lane.get("pending") for lane in state.lanes.values()):
-            return False
-        limit = self.batching.max_micro_batches
-        return all(
-            (limit is not None and state.next_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
-            for lane in state.lanes
-        )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
         """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
@@ -451,14 +368,9 @@ class LaneDataset:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
-        ahead, planned, own = None, None, state.lanes.get(lane) or None
+        ahead, own = None, state.lanes.get(lane) or None
         extras = LaneExtras(self.extras, lane, state) if self.extras else None
-        if self.batching.planned:
-            planned = self.packs_of(lane, state)
         wrappers = (*self.wrappers, *wrappers)
-        if self.costs is not None:
-            num_checked = -(-self.num_checked // state.num_lanes)
-            wrappers = (*wrappers, functools.partial(CheckedCosts, CostCheck(self, self.costs), num_checked))
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
             unread = [one for one in (extras, *kept) if isinstance(one, Container)]
@@ -466,37 +378,21 @@ class LaneDataset:
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(watch=watch),
-            self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
+            dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
             ahead=ahead,
-            planned=planned,
+            open_packs=self._open_packs(lane, state),
             extras=extras,
             wrappers=wrappers,
             trial=self.trial,
         )
 
-    @functools.cached_property
-    def packs(self) -> JobPacks:
-        """The planned packs of the job; all lanes of this process share them.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder, or it packs by a function of its own.
-        """
-        encoder = self.task_encoder
-        packing = hook_of(encoder, "select_samples_to_pack")
-        if not isinstance(packing, Packing):
-            raise ConfigError(
-                f"packing='planned': select_samples_to_pack of {type(encoder).__name__} is your own function, which "
-                "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
-            )
-        assert self.costs is not None
-        size = min(self.batching.packing_buffer_size or math.inf, sum(self.order.sizes))  # few epochs in a window
-        key, load = key64(self.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
-        cursor = self.order.cursor(0, LoaderState({}, [self.order.first_generation(1)], 0, {}))
-        planner = PackPlanner(cursor, self.costs, packing, int(size), key, load)
-        return JobPacks(planner, self.batching.batch_size or 1, self.deal)
+    def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
+        if self.batching.packing_buffer_size is None:
+            return None
+        return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
@@ -504,7 +400,7 @@ class LaneDataset:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
         cuts: list[Cut | None]
-        if self.batching.planned:  # neighbours are in packs of all lanes
+        if not self.pack_sources.follows_draws:
             cuts = [None] * len(self.plan.sources)
         elif self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
@@ -571,8 +467,8 @@ class LaneDataset:
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         names = SourceNaming(names=order.source_names, keys=order.source_keys)
-        packs = {"packing": batching.packing_buffer_size is not None, "planned": batching.planned}
-        return EncodingMaker(self._loaders, self._cooks, names, hooks, **packs, watch=watch, singly=singly)
+        limit = "" if batching.packing_buffer_size is None else self.pack_sources.limit
+        return EncodingMaker(self._loaders, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

@@ -87,10 +87,10 @@ class EncodingMaker:
     """Makes samples of the sources that `loaders` load: decodes them, cooks crude ones by `cooks`, and calls the hooks
     of samples of an encoder.
 
-    With `packing`, the hooks end before `postencode_sample`, and samples that are too long for a pack are cut or left
-    out; with `planned` packs they are only cut, since the plan has no pack for them. `watch` is called before work on a
-    sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`, samples are read one by
-    one, not in the blocks that the lanes of this process hold.
+    With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what its
+    method `limit` does, which cuts or leaves out those that are too long for a pack; "" without packing. `watch` is
+    called before work on a sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`,
+    samples are read one by one, not in the blocks that the lanes of this process hold.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other.
@@ -103,15 +103,14 @@ class EncodingMaker:
         names: SourceNaming,
         hooks: Hooks,
         *,
-        packing: bool = False,
-        planned: bool = False,
+        limit: str = "",
         watch: Watch | None = None,
         singly: bool = False,
     ) -> None:
         self.hooks, self.names, self.watch = hooks, names, watch
         self._loaders, self._cooks, self._singly = loaders, cooks, singly
         self._may_yield = not hooks.has_no_generators  # as far as known before they run
-        self._stages, self._limit = _stages(hooks, packing=packing, planned=planned)
+        self._stages, self._limit = _stages(hooks, limit), limit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`. Plain samples that are in memory are made together: they come as a list."""
@@ -426,9 +425,8 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
 _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 
-def _stages(hooks: Hooks, *, packing: bool, planned: bool) -> tuple[list[_Stage], str]:
-    """What is done to a sample after it is decoded and cooked, in order; and what is done to those that are too long
-    for a pack."""
+def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
+    """What is done to a sample after it is decoded and cooked, in order."""
     encoder = hooks.encoder
     preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
     if preencodes and is_overridden(encoder, "encode_sample"):
@@ -438,15 +436,15 @@ def _stages(hooks: Hooks, *, packing: bool, planned: bool) -> tuple[list[_Stage]
         )
     names = ["encode_sample"]
     if preencodes:
-        names = ["preencode_sample"] if packing else ["preencode_sample", "postencode_sample"]
+        names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
     stages = [(name, hook_of(encoder, name)) for name in names if does_something(encoder, name)]
-    if not packing:
-        return stages, ""
+    if not limit:
+        return stages
     selection = hook_of(encoder, "select_samples_to_pack")
-    if isinstance(selection, Packing) and not (planned and selection.truncate is None):
-        fit = selection.cut if planned else selection.admitted
+    if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
+        fit = getattr(selection, limit)
         stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
-    return stages, "cut" if planned else "admitted"
+    return stages
 
 
 def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -> Any:

@@ -26,7 +26,7 @@ Counts start at zero with each lane, also after a restore: the bounds hold for a
 import collections
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bridge_data.errors import FatalSampleError
 
@@ -120,14 +120,13 @@ class Survival:
 class Survivals:
     """The `Survival` of each source of a lane, by its number, and of its packs or micro-batches, by their name.
 
-    `kept` counts what each kept. A `Survival` is made at the first skip: other lanes only
-    count. `sources` are name and number of samples of each.
+    A `Survival` is made at the first skip: other lanes only count. `sources` are name and number of samples of each.
     """
 
-    def __init__(
-        self, lane: int, num_lanes: int, sources: Sequence[tuple[str, int]], kept: Mapping[int | str, int]
-    ) -> None:
-        self._lane, self._num_lanes, self._sources, self._kept = lane, num_lanes, sources, kept
+    def __init__(self, lane: int, num_lanes: int, sources: Sequence[tuple[str, int]]) -> None:
+        self._lane, self._num_lanes, self._sources = lane, num_lanes, sources
+        self.kept: dict[int | str, int] = collections.defaultdict(int)
+        """What each kept, counted by the lane."""
         self._made: dict[int | str, Survival] = {}
 
     def __getitem__(self, what: int | str) -> Survival:
@@ -139,5 +138,5 @@ class Survivals:
                 limits = skips_of_empty(size, self._num_lanes)
                 self._made[what] = Survival(f"samples of {name}", self._lane, limits)
         survival = self._made[what]
-        survival.kept = self._kept[what]
+        survival.kept = self.kept[what]
         return survival

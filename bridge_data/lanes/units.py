@@ -36,6 +36,8 @@ class Pack:
     items: list[Item]
     sample: Any = UNREAD
     num_samples: int = 0
+    tokens: tuple[int, int] | None = None
+    """Tokens without and with padding, if the sample does not show them as a batch does (see `tokens_of`)."""
 
 
 Unit: TypeAlias = Item | Pack
@@ -46,12 +48,11 @@ class Batching:
     """How samples become micro-batches.
 
     `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
-    `packing_buffer_size` None: no packing. `planned`: packs are planned before samples are read, and that is how many
-    samples are packed together. `max_micro_batches`: the job ends after this many (None: with its data).
+    `packing_buffer_size`: how many samples are packed together (None: no packing). `max_micro_batches`: the job ends
+    after this many (None: with its data).
     """
 
     batch_size: int | None
     drop_last: bool = False
     packing_buffer_size: int | None = None
     max_micro_batches: int | None = None
-    planned: bool = False

@@ -1,86 +1,45 @@
 """What a lane loads next, for whoever makes samples before the lane needs them.
 
-Reads the position of a lane, from which a second cursor, the scout, runs ahead. Returns references in the order in
-which the lane will ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is
-made by it may be needed later, or by nobody.
+Reads what a lane, or its pack source, tells of what comes next. Returns references in the order in which the lane will
+ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is made by it may be
+needed later, or by nobody.
 """
 
-import collections
-import contextlib
-import copy
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from bridge_data.lanes.units import Batching
-from bridge_data.order import ALL_PARTS, Cursor, SampleRef
+from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.pending import Pending
-from bridge_data.plugins.planned.planned import LanePacks
 
 
 class Upcoming:
-    """The samples that come after those that `cursor` has drawn and the lane keeps in `pending`; with `planned`, packs
-    come from there. Without those that `extras` leave out."""
+    """A view of the samples that a lane loads next: `look(num_units, most)` returns up to `most` of those of its next
+    units, of which a batch has `batch_size`. Without those that `extras` leave out."""
 
     def __init__(
         self,
-        cursor: Cursor,
-        pending: Pending[Any, Any],
-        batching: Batching,
-        planned: LanePacks | None,
-        extras: LaneExtras | None,
+        look: Callable[[int, int], Sequence[SampleRef]],
+        batch_size: int,
+        extras: LaneExtras | None = None,
     ) -> None:
-        self._cursor, self._pending = cursor, pending
-        self._size, self._buffer_size = batching.batch_size or 1, batching.packing_buffer_size
-        self._planned, self._extras = planned, extras
-        self._scout: Cursor | LanePacks | None = None
-        self._found: collections.deque[tuple[int, SampleRef]] = collections.deque()
-        """By the scout, and not taken yet; each with the draw or the pack that it comes with."""
+        self._look, self._size, self._extras = look, batch_size, extras
+        self._taken: set[SampleRef] = set()
+        """What `take` has returned and the lane has not come to."""
 
     def take(self, num_batches: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
         returned before."""
-        self._look(num_batches * self._size, most)
-        return self._whole([self._found.popleft() for _ in range(min(most, len(self._found)))])
+        found = self._look(num_batches * self._size, most + len(self._taken))
+        self._taken.intersection_update(found)
+        new = [*itertools.islice((ref for ref in self._whole(found) if ref not in self._taken), most)]
+        self._taken.update(new)
+        return new
 
     def peek(self, most: int) -> list[SampleRef]:
         """Up to `most` of the next samples, in order."""
-        self._look(len(self._pending.queue) + most, most)
-        return self._whole(itertools.islice(self._found, most))
+        return [*self._whole(self._look(most, most))]
 
-    def _whole(self, found: Iterable[tuple[int, SampleRef]]) -> list[SampleRef]:
-        """Without parts of samples, which are left after a re-deal: a part is nobody's but its lane's."""
-        whole = [ref for _, ref in found if ref.part == ALL_PARTS]
-        return whole if self._extras is None else [*self._extras.filter(whole)]
-
-    def _look(self, num_units: int, most: int) -> None:
-        """Find the samples of the next units, until `most` are found."""
-        now = self._cursor.draws if self._planned is None else self._planned.num_taken
-        while self._found and self._found[0][0] < now:
-            self._found.popleft()
-        with contextlib.suppress(StopIteration):  # the data end
-            if self._planned is None:
-                self._draw(num_units, most - len(self._found))
-            else:
-                self._plan(self._planned, num_units, most)
-
-    def _draw(self, num_units: int, most: int) -> None:
-        scout, cursor = self._scout, self._cursor
-        if not isinstance(scout, Cursor) or scout.draws < cursor.draws:
-            scout = self._scout = cursor.copy()
-        num_drawn = num_units - len(self._pending.queue)
-        if self._buffer_size is not None:
-            num_drawn = self._buffer_size if num_units > len(self._pending.packs) else 0
-        num_drawn -= scout.draws - cursor.draws
-        if num_drawn > 0 < most:
-            self._found += scout.take(min(num_drawn, most))
-
-    def _plan(self, planned: LanePacks, num_packs: int, most: int) -> None:
-        scout = self._scout
-        if not isinstance(scout, LanePacks) or scout.num_taken < planned.num_taken:
-            scout = self._scout = copy.copy(planned)
-        last = planned.num_taken + num_packs - len(self._pending.packs)
-        while scout.num_taken < last and len(self._found) < most:
-            number = scout.num_taken
-            self._found += ((number, ref._replace(part=ALL_PARTS)) for ref in scout.next().members)
+    def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """Without parts of samples, which are left after a re-deal: only its own lane makes a part."""
+        whole = [ref for ref in found if ref.part == ALL_PARTS]
+        return whole if self._extras is None else self._extras.filter(whole)

@@ -22,7 +22,7 @@ import numpy as np
 from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
-from bridge_data.plugins.planned.cost_blend import CostBlend, LaneDraws
+from bridge_data.order.sample_blend import LaneBlend, SampleBlend
 
 State = dict[str, Any]
 
@@ -236,14 +236,14 @@ _as_reference = functools.partial(tuple.__new__, SampleRef)
 class Cursor:
     """The training order of one lane: the blend chooses the source, the source gives first its inbox, then its row.
 
-    A blend by cost has one more number in the state: `costs`, what the lane has drawn of each source.
+    A blend that looks at samples has its own part of the state: `blend`.
 
     `generations` has the rows of all sources under each geometry that inboxes refer to, the current one last. At a
     finite end, sources whose row has ended are passed over until all have ended.
     """
 
     def __init__(
-        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | CostBlend | None, lane: int
+        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | SampleBlend | None, lane: int
     ) -> None:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
@@ -273,11 +273,10 @@ class Cursor:
                 del run[-len(refs) :]
                 drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
                 self.draws += len(refs)
-        elif self._by_cost is not None:
-            self._take_by_cost(self._by_cost, count, drawn)
-        else:
-            assert not isinstance(self._blend, CostBlend)
+        elif isinstance(self._blend, Blend | Schedule):
             self._take_of_blend(self._blend, count, drawn)
+        elif self._lane_blend is not None:
+            self._take_by_samples(self._lane_blend, count, drawn)
         if not drawn:
             raise StopIteration
         return drawn
@@ -302,18 +301,18 @@ class Cursor:
             else:
                 ended.add(source)
 
-    def _take_by_cost(self, draws: LaneDraws, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
-        while len(drawn) < count and (source := draws.first()) is not None:
+    def _take_by_samples(self, blend: LaneBlend, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
+        while len(drawn) < count and (source := blend.first()) is not None:
             run = self._runs[source]
             if run:
                 drawn.append((self.draws, run.pop()))
                 self._changed.add(source)
                 self.draws += 1
-                draws.draw()
+                blend.draw()
             else:
                 ahead = self._next_run(source)[::-1]
                 parts = np.array([ref.part for ref in ahead])
-                draws.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
+                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
@@ -349,8 +348,8 @@ class Cursor:
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
         state: State = {"draws": self.draws, "cursors": dict(self._saved)}
-        if self._by_cost is not None:
-            state["costs"] = dict(self._by_cost.drawn)
+        if self._lane_blend is not None:
+            state["blend"] = self._lane_blend.state()
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
             state["inbox"] = inboxes
         return state
@@ -375,6 +374,6 @@ class Cursor:
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
-        self._by_cost: LaneDraws | None = None
-        if isinstance(self._blend, CostBlend):
-            self._by_cost = LaneDraws(self._blend, self.lane, self._num_lanes, state.get("costs", {}))
+        self._lane_blend: LaneBlend | None = None
+        if self._blend is not None and not isinstance(self._blend, Blend | Schedule):
+            self._lane_blend = self._blend.lane(self.lane, self._num_lanes, state.get("blend"))

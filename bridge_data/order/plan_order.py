@@ -23,11 +23,10 @@ from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.row import Ints
+from bridge_data.order.sample_blend import BlendRule, SampleBlend
 from bridge_data.order.state import Generation, LaneState, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
-from bridge_data.plugins.planned.cost_blend import CostBlend
-from bridge_data.plugins.planned.costs import CostTable
 
 _SHAPE_DIGITS = 16
 """Digits of a fingerprint that are of the names, sizes and counts of shards."""
@@ -74,9 +73,8 @@ class Shuffle:
 class PlanOrder:
     """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
 
-    All lanes of a process share one order and its tables. `costs` has the costs of each source, if weights count some.
-    If `is_joint`, all lanes of the job have one cursor, that of lane 0 of 1, from which packs are planned (see
-    `lanes.planned`).
+    All lanes of a process share one order and its tables. `rule` makes the blend, if weights count something else
+    than samples.
     """
 
     def __init__(
@@ -85,11 +83,9 @@ class PlanOrder:
         seed: int,
         shuffle: Shuffle | None,
         block_size: int,
-        costs: Sequence[CostTable] | None = None,
-        *,
-        is_joint: bool = False,
+        rule: BlendRule | None = None,
     ) -> None:
-        self.shuffle, self.costs, self._is_joint = shuffle, costs, is_joint
+        self.shuffle, self.rule = shuffle, rule
         self._plan, self._seed, self._block_size = plan, seed, block_size
         self.names = [source.name for source in plan.sources]
         """Names of the sources in messages."""
@@ -104,19 +100,13 @@ class PlanOrder:
             self._check_ends()
         self.source_names = _unique([source.fingerprint for source in plan.sources])
         self._rows_made: dict[tuple[int, ...], Row] = {}
-        self._cost_blend = None if costs is None else self._by_cost(self._phases, range(len(costs)))
+        self._sample_blend = self._by_rule(self._phases, range(len(self.sizes)))
 
-    def _by_cost(self, phases: Sequence[Phase], sources: Sequence[int]) -> CostBlend:
-        """The blend by cost of the sources of these numbers."""
-        assert self.costs is not None
-        return CostBlend(
-            phases,
-            self._plan.weight_unit,
-            [self.costs[number] for number in sources],
-            [self.sizes[number] for number in sources],
-            [key64(self._seed, self.source_keys[number]) for number in sources],
-            [self.names[number] for number in sources],
-        )
+    def _by_rule(self, phases: Sequence[Phase], numbers: Sequence[int]) -> SampleBlend | None:
+        """The blend of the sources of these numbers, if it looks at samples."""
+        if self.rule is None:
+            return None
+        return self.rule.blend(phases, numbers, [key64(self._seed, self.source_keys[number]) for number in numbers])
 
     def _check_ends(self) -> None:
         """Check that every source ends; `ConfigError` names one that does not."""
@@ -150,7 +140,7 @@ class PlanOrder:
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
             **({"epochs_of_sources": epochs} if epochs else {}),
-            **self._measured,
+            **({} if self.rule is None else self.rule.fingerprint(self.source_names)),
         }
 
     @functools.cached_property
@@ -158,14 +148,6 @@ class PlanOrder:
         """What else is known of the data of sources, by name: see `Source.contents`."""
         found = zip(self.source_names, (source.contents for source in self._plan.sources), strict=True)
         return {name: contents for name, contents in found if contents}
-
-    @property
-    def _measured(self) -> dict[str, Any]:
-        """The unit of weights that count a cost, and by which costs."""
-        if self.costs is None:
-            return {}
-        digests = (table.digest for table in self.costs)
-        return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(self.source_names, digests, strict=True))}
 
     def first_generation(self, num_lanes: int) -> Generation:
         """The geometries of a new run."""
@@ -177,13 +159,12 @@ class PlanOrder:
             return num_lanes, [[0]]
         geometry = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
-            chosen = self.shuffle.geometry(source, 1 if self._is_joint else num_lanes)
+            chosen = self.shuffle.geometry(source, num_lanes)
             geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
         return num_lanes, geometry
 
     def cursor(self, lane: int, state: LoaderState) -> Cursor:
         """A cursor at the start of a lane, under the current generation of `state`."""
-        lane = 0 if self._is_joint else lane
         if self.shuffle is None:
             return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
@@ -202,10 +183,10 @@ class PlanOrder:
             found += row.num_samples_to(row.num_whole + 1, [0] * num_lanes)
         return found
 
-    def blend(self, state: LoaderState) -> Schedule | CostBlend | None:
+    def blend(self, state: LoaderState) -> Schedule | SampleBlend | None:
         """The blend of the lanes of `state`; None if there is only one source, and weights count samples."""
-        if self._cost_blend is not None:
-            return self._cost_blend
+        if self._sample_blend is not None:
+            return self._sample_blend
         return self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
 
     def has_next(self, lane: int, state: LoaderState) -> bool:
@@ -253,12 +234,12 @@ class PlanOrder:
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
         weights = state.fingerprint["weights"]
-        blend: Schedule | CostBlend | None = None
+        blend: Schedule | SampleBlend | None = None
         phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
         if len(kept) < len(state.fingerprint["sources"]):
             pass  # refused below
-        elif "weight_unit" in state.fingerprint and self.costs is not None:
-            blend = self._by_cost(phases, kept)
+        elif self.rule is not None:
+            blend = self._by_rule(phases, kept)
         elif len(phases) and len(weights) > 1:
             blend = Schedule(phases, self._seed).since(state.drawn_before)
 
@@ -266,13 +247,12 @@ class PlanOrder:
             return Cursor([self.rows(generation, kept) for generation in state.generations], blend, lane)
 
         found = migrate(state, fingerprint, old_cursor, self._generation)
-        if not isinstance(blend, CostBlend) or self._cost_blend is None:
+        if self._sample_blend is None or blend is None or isinstance(blend, Schedule):
             return found
         lanes: dict[int, LaneState] = {}
         for lane, now in found.lanes.items():
-            drawn = state.lanes[lane].get("costs", {})
-            costs = blend.migrated(drawn, self._cost_blend, kept, state.num_lanes)
-            lanes[lane] = {**now, "costs": costs} if now else now
+            own = blend.migrated(state.lanes[lane].get("blend"), self._sample_blend, kept, state.num_lanes)
+            lanes[lane] = {**now, "blend": own} if now else now
         return dataclasses.replace(found, lanes=lanes)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
@@ -286,19 +266,21 @@ class PlanOrder:
             firsts = [0, *itertools.accumulate(self.sizes)]
             return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
         rows = self.rows(state.generations[-1])
-        return redeal_shuffled(state, rows, old_cursor, lambda epochs: self._generation(num_lanes, epochs), lanes)
+
+        def new_generation(first_epochs: Sequence[int]) -> Generation:
+            return self._generation(num_lanes, first_epochs)
+
+        return redeal_shuffled(state, rows, old_cursor, new_generation, lanes, self._sample_blend)
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
         num_lanes, [[first_block]] = generation
-        num_lanes = 1 if self._is_joint else num_lanes
         return OrderedRow(sum(self.sizes), num_lanes, self._block_size, first_block)
 
     def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""
         assert self.shuffle is not None
         num_lanes, geometry = generation
-        num_lanes = 1 if self._is_joint else num_lanes
         rows = []
         for number, numbers in zip(range(len(geometry)) if sources is None else sources, geometry, strict=True):
             name = number, num_lanes, *numbers

@@ -8,8 +8,6 @@ A re-deal converts a state with all lanes to `num_lanes` lanes. Guarantee: the n
 epochs in progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in
 validation, to one block). Epochs that no lane had started follow, under the new geometry.
 
-With weights of costs, what the old lanes have drawn is shared by the new ones, so the job goes on towards its weights.
-
 The leftovers become the inboxes of the new lanes. Nothing nests: a second re-deal cuts the same slices again. Draws are
 counted from 0 again; the number of samples that the job has drawn is kept, for schedules of weights.
 """
@@ -30,8 +28,8 @@ from bridge_data.order.cursor import BEGINNING, Cursor, Entry, cut_entry, entry_
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
+from bridge_data.order.sample_blend import SampleBlend
 from bridge_data.order.state import Generation, LaneState, LoaderState
-from bridge_data.plugins.planned import cost_blend
 
 TOLERATED = {
     "sources": "added data sets start with their first epoch now",
@@ -107,7 +105,7 @@ def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
     moved = dict(state)
-    for name in ("cursors", "costs", "inbox"):
+    for name in ("cursors", "inbox"):
         if name in state:
             moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
     if "pending" in state:
@@ -121,20 +119,22 @@ def redeal_shuffled(
     make_cursor: MakeCursor,
     new_generation: Callable[[Sequence[int]], Generation],
     lanes: Collection[int],
+    blend: SampleBlend | None = None,
 ) -> LoaderState:
     """Re-deal a training order. The new state holds only `lanes`, the new lanes that this process needs.
 
     `rows` are the current rows of the sources; `new_generation` makes the new geometry from the first epoch of each
-    source's new row. Time is linear in the old lanes and in `lanes`, not in the number of new lanes.
+    source's new row; `blend` is that of the lanes, if it looks at samples. Time is linear in the old lanes and in
+    `lanes`, not in the number of new lanes.
     """
     old, generation_left = _OldLanes(state, make_cursor), len(state.generations) - 1
     ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
-    costs = [lane["costs"] for lane in old.states if "costs" in lane]
-    if costs:
+    if blend is not None:
+        states = [lane["blend"] for lane in old.states]
         for lane, new in dealt.items():
-            new["costs"] = cost_blend.redealt(costs, lane, generation[0])
+            new["blend"] = blend.redealt(states, lane, generation[0])
     used = {len(state.generations)}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)

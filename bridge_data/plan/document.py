@@ -23,8 +23,14 @@ from bridge_data.data.plain_data import composed
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
-from bridge_data.plugins.stores.object_stores import split_url
-from bridge_data.storage import RemotePath, is_remote, of_dataset_service, with_variables, without_scheme
+from bridge_data.storage import (
+    RemotePath,
+    is_remote,
+    of_dataset_service,
+    store_of,
+    with_variables,
+    without_scheme,
+)
 
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
@@ -186,7 +192,7 @@ def located(text: str, node: Node, file: str) -> str:
         if is_remote(path):
             return str(RemotePath(path).absolute())
         if is_remote(file) and not os.path.isabs(path):
-            base, key = split_url(file)
+            base, key = store_of(file).split(file)
             return f"{base}{posixpath.normpath(posixpath.join('/', posixpath.dirname(key), path))}"
     except ConfigError as error:
         raise node.error(str(error)) from None

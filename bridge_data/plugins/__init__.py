@@ -22,24 +22,36 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
+    "features": {
+        "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
+        "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
+        "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
+        "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
+        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
+        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
+        "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
+        "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
+        "workers_help": "bridge_data.plugins.helping.helping:open_help",
+    },
     "formats": {
         **dict.fromkeys(
             (".parquet", ".arrow", ".lance", ".mds", ".bin", "tables"), "bridge_data.plugins.tables.table_files:Tables"
         ),
-    },
-    "features": {
-        "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
-        "memo": "bridge_data.plugins.memo.memo:memoized",
-        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
-        "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
-        "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
-        "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },
     "nodes": {
         "join": "bridge_data.plugins.joins.declared_join:declare_join",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
+    },
+    "stores": {
+        "s3": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "gs": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "az": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "msc": "bridge_data.plugins.stores.object_store:ObjectStore",
+        "hf": "bridge_data.plugins.stores.object_store:HubStore",
     },
     "withheld": {
         "files": "bridge_data.plugins.forget.record_lists:forgotten_in",

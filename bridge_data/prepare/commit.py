@@ -25,8 +25,7 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.data.metadata import INFO_JSON, PREPARING
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.plugins.stores.clients import check_writable
-from bridge_data.storage import Location, RemotePath, remote
+from bridge_data.storage import Location, RemotePath, check_writable
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
 
 PATIENCE_S = 1.0
@@ -64,7 +63,7 @@ def preparing_alone(
         ConfigError: if `root` is in a store that is only read.
     """
     if not isinstance(root, Path):
-        check_writable(str(root))
+        check_writable(root)
         yield lambda paths: None
         return
     with writing(root):
@@ -163,7 +162,7 @@ class Claim:
 
     def take(self) -> None:
         """Write the token."""
-        remote.write(str(self._path), self._token)
+        storage.upload(self._path, self._token)
 
     def is_held(self) -> bool:
         """Whether no other process took the object, or removed it."""
@@ -192,9 +191,9 @@ def _upload(meta: RemotePath, files: list[Path]) -> None:
     versions = {}
     for file in files:
         check()
-        versions[file.name] = remote.write(str(meta / file.name), file)
+        versions[file.name] = storage.upload(meta / file.name, file)
     check()
-    found = remote.list_objects(str(meta))
+    found = storage.list_objects(meta)
     if any(found.get(name) != version for name, version in versions.items()):
         raise lost
-    remote.delete(str(mark))
+    storage.delete(mark)

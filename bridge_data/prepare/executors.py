@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bridge_data.child_process import die_with_parent, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.options import check_integer
-from bridge_data.plugins.stores.clients import has_clients
+from bridge_data.storage import may_fork
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor as Pool
@@ -144,7 +144,7 @@ def pool(num_workers: int) -> Pool:
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
     has_threads = (
-        threading.active_count() > 1 or has_clients() or "lance" in sys.modules
+        threading.active_count() > 1 or not may_fork() or "lance" in sys.modules
     )  # it waits for its own forever
     if has_threads or "fork" not in multiprocessing.get_all_start_methods():
         return ThreadPoolExecutor(num_workers)

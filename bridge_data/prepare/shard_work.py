@@ -17,7 +17,6 @@ from bridge_data.errors import DatasetError
 from bridge_data.prepare.executors import Executor
 from bridge_data.storage import Location, RemotePath, Version
 from bridge_data.storage.atomic import writing
-from bridge_data.storage.remote import list_objects
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 """Maximum shards of one task, and maximum bytes."""
@@ -31,7 +30,7 @@ class ShardFiles:
 
     def __init__(self, root: Location) -> None:
         self._root = root
-        self._listed = list_objects(str(root)) if isinstance(root, RemotePath) else None
+        self._listed = storage.list_objects(root) if isinstance(root, RemotePath) else None
 
     def version(self, name: str) -> Version:
         """The version of the file `name`.
@@ -45,7 +44,7 @@ class ShardFiles:
         found = self._listed.get(name)
         if found is None:
             raise FileNotFoundError(name)
-        return Version(*found)
+        return found
 
     def size_bytes(self, name: str) -> int | None:
         """The size of the file `name`; None if it is not there."""

@@ -53,7 +53,7 @@ from bridge_data.prepare.sample_definitions import definition_of, read_definitio
 from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.storage import Location, RemotePath, output, remote
+from bridge_data.storage import Location, RemotePath, output
 from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 
 logger = logging.getLogger("bridge_data")
@@ -252,7 +252,7 @@ class WritingSession:
             sync_folder(self.root)
             return
         self._check_alone()
-        remote.write(str(self.root / name), file)
+        storage.upload(self.root / name, file)
         file.unlink()
 
     def _check_alone(self) -> None:
@@ -270,7 +270,7 @@ class WritingSession:
         if isinstance(path, Path):
             path.unlink(missing_ok=True)
         else:
-            remote.delete(str(path))
+            storage.delete(path)
 
     def _check_settings(self) -> None:
         """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
@@ -428,7 +428,7 @@ class WritingSession:
             if isinstance(finished, Path):
                 finished = finished.rename(finished.with_name(temporary_name(WRITING)))
             else:
-                remote.delete(str(finished / _SETTINGS))  # without them, the rest is of a writer that has finished
+                storage.delete(finished / _SETTINGS)  # without them, the rest is of a writer that has finished
             storage.delete_below(finished)
 
     def _prepare(self) -> None:

@@ -1,26 +1,15 @@
-"""Bytes by location, local or in an object store: whole or not at all.
+"""Bytes by location, on a disk or in a store: whole or not at all.
 
-locations      naming, reading and writing what is at a path or URL; `PinnedFile` holds a file to one version
-remote         objects whole, in ranges, listed, written, and copied to this machine
-prefetching    ranges of objects that will be read
-object_stores  URLs, requests, time limits, retries and errors of all stores
-clients        the client of each store; `hf_store`, that of the Hugging Face hub
+store          the seam: what a `Store` of a URL scheme does; plug-ins offer them
+locations      naming what is at a path or URL
+content        reading, listing, writing and deleting it; `PinnedFile` holds a file to one version
+copies         copies of objects on this machine
 atomic         files that appear whole, and locks
 """
 
-from typing import TYPE_CHECKING
-
-from bridge_data.later import names_of
-from bridge_data.plugins.stores.prefetching import MAX_AHEAD_BYTES, REQUEST_BYTES
-from bridge_data.storage.locations import (
-    COPY_IT,
-    OF_THE_MACHINE,
-    AnyLocation,
-    Location,
+from bridge_data.storage.content import (
     PinnedFile,
     RangeFile,
-    RemotePath,
-    Version,
     by_request,
     close_file,
     close_files,
@@ -28,30 +17,39 @@ from bridge_data.storage.locations import (
     delete_below,
     is_file,
     is_folder,
-    is_remote,
+    list_objects,
+    list_sizes,
     local_copy,
-    location,
     make_folder,
-    of_dataset_service,
-    on_disk,
-    output,
-    output_on_disk,
     prefetch,
     read,
     read_all,
     read_if_there,
     release,
     size_bytes,
+    upload,
     version,
     versions,
     walk,
-    with_variables,
-    without_scheme,
     write,
 )
-
-if TYPE_CHECKING:
-    from bridge_data.storage.remote import list_sizes as list_sizes
+from bridge_data.storage.locations import (
+    COPY_IT,
+    OF_THE_MACHINE,
+    AnyLocation,
+    Location,
+    RemotePath,
+    check_writable,
+    is_remote,
+    location,
+    of_dataset_service,
+    on_disk,
+    output,
+    output_on_disk,
+    with_variables,
+    without_scheme,
+)
+from bridge_data.storage.store import MAX_AHEAD_BYTES, REQUEST_BYTES, Store, Version, may_fork, store_of
 
 __all__ = [
     "COPY_IT",
@@ -63,8 +61,10 @@ __all__ = [
     "PinnedFile",
     "RangeFile",
     "RemotePath",
+    "Store",
     "Version",
     "by_request",
+    "check_writable",
     "close_file",
     "close_files",
     "delete",
@@ -72,10 +72,12 @@ __all__ = [
     "is_file",
     "is_folder",
     "is_remote",
+    "list_objects",
     "list_sizes",
     "local_copy",
     "location",
     "make_folder",
+    "may_fork",
     "of_dataset_service",
     "on_disk",
     "output",
@@ -86,6 +88,8 @@ __all__ = [
     "read_if_there",
     "release",
     "size_bytes",
+    "store_of",
+    "upload",
     "version",
     "versions",
     "walk",
@@ -93,6 +97,3 @@ __all__ = [
     "without_scheme",
     "write",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__, _ = names_of(__name__)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.options import check_at_least
-from bridge_data.plugins.planned.costs import CostLimits
 from bridge_data.task.task_encoder import TaskEncoder, stateless
 
 Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]
@@ -299,14 +298,6 @@ class Packing:
                 f"pack holds {self.capacity}"
             )
         return cut, True
-
-    @property
-    def limits(self) -> CostLimits | None:
-        """What packs take of the costs of samples; None for all, as those that are too long are packed alone."""
-        if self.overlong == "alone":
-            return None
-        most = {"tokens": self.capacity, **self.budgets}
-        return CostLimits(most=most, cut="tokens" if self.overlong == "truncate" else None)
 
     def costs_of(self, sample: Any) -> list[int]:
         """The length of a sample, and what it takes of each of the `budgets`."""

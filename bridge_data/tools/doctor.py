@@ -41,7 +41,7 @@ from bridge_data.plan.repeated_data import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.plugins.planned.costs import open_costs
 from bridge_data.storage import Location, is_remote
-from bridge_data.storage.locations import MAX_OPEN
+from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata

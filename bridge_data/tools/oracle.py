@@ -29,7 +29,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.forgotten import forgotten_in
-from bridge_data.plugins.planned.planned import deal_of
+from bridge_data.plugins.planned.planned_sources import dealt
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
 
@@ -540,7 +540,7 @@ def open_run(
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     dataset.skips = schedule.skips(steps.skip_steps)
-    dataset = dataset.changed(deal=deal_of(settings.options, schedule, settings.world_size))
+    dataset = dealt(dataset, settings.options, schedule, settings.world_size)
     return RunOrder(
         dataset,
         schedule=schedule,

@@ -41,6 +41,8 @@ from bridge_data.plugins.planned.planned import (
     parts_of,
     table_of,
 )
+from bridge_data.plugins.planned.planned_sources import costs_of_sources, dealt_to, planned_of
+from bridge_data.topology import WorkerConfig
 
 EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""
@@ -284,6 +286,11 @@ class _Units(NamedTuple):
         )
 
 
+def of_ranks(dataset: LaneDataset, config: WorkerConfig) -> LaneDataset:
+    """`dataset` for the ranks of `config`."""
+    return dealt_to(dataset.changed(worker_config=config), config.world_size)
+
+
 class Planner:
     """Plans the run of `dataset` (from `get_train_dataset`), with its settings; `schedule` is the global batch size of
     each step, by default one micro-batch for each rank.
@@ -299,7 +306,8 @@ class Planner:
         self._schedule.check(0, self._num_ranks)
         self._sources = [(source.name, source.num_samples) for source in dataset.plan.sources]
         self._is_packed = dataset.batching.packing_buffer_size is not None
-        planner = dataset.packs.planner if dataset.batching.planned else None
+        self._planned = planned_of(dataset)
+        planner = None if self._planned is None else self._planned.packs(dataset).planner
         self._tables: list[CostTable] = []
         self._is_open = planner is None and (self._is_packed or dataset.work().groups)
         """Whether the samples of a step are chosen when they are read."""
@@ -307,7 +315,7 @@ class Planner:
         self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"
         if not self._is_open:
             try:
-                self._tables, self._unknown = dataset.open_costs(), ""
+                self._tables, self._unknown = costs_of_sources(dataset), ""
             except (ConfigError, DatasetError) as error:
                 self._unknown = str(error)
         budgets = () if planner is None else planner.names
@@ -349,7 +357,7 @@ class Planner:
     def _step(self, number: int, units: _Units) -> PlannedStep:
         planned, loads = units.loads.T
         in_place: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
-        if self.dataset.deal is not None and self._is_packed:
+        if self._planned is not None and self._planned.deal is not None:
             in_order = loads[np.argsort(units.numbers, kind="stable")]
             undealt, dealt = in_order.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist(), in_place
         else:
@@ -363,7 +371,9 @@ class Planner:
     def _packs(self) -> Iterator[_Units]:
         """The planned packs of micro-batches, some at a time, until a lane ends."""
         num_lanes = self.dataset.worker_config.num_lanes
-        lanes = [LanePacks(self.dataset.packs, lane, num_lanes) for lane in range(num_lanes)]
+        assert self._planned is not None
+        packs_of_job = self._planned.packs(self.dataset)
+        lanes = [LanePacks(packs_of_job, lane, num_lanes) for lane in range(num_lanes)]
         packs: list[_Pack] = []
         with contextlib.suppress(StopIteration):
             for place in itertools.count():
@@ -387,7 +397,8 @@ class Planner:
             left_out += [(ref.source, _SKIPPED) for ref in pack.members]
 
     def _packs_of(self, taken: Sequence["_Pack"]) -> _Units:
-        planner, packs = self.dataset.packs.planner, [one.pack for one in taken]
+        assert self._planned is not None
+        planner, packs = self._planned.packs(self.dataset).planner, [one.pack for one in taken]
         sizes = np.array([len(pack.members) for pack in packs])
         members = table_of([ref for pack in packs for ref in pack.members])
         here = np.concatenate([one.here for one in taken])
@@ -466,8 +477,9 @@ class Planner:
         run = exact if is_over else self._extrapolated(exact, length)
         facts |= {"load": self.names[0] if self.names else None, "steps": steps}
         facts["undealt"] = Spread.of([step.undealt for step in steps])
-        if data.batching.planned:
-            facts |= {"load": data.deal.by if data.deal else TOKENS, "is_dealt": data.deal is not None}
+        if self._planned is not None:
+            deal = self._planned.deal
+            facts |= {"load": deal.by if deal else TOKENS, "is_dealt": deal is not None}
             facts["dealt"] = Spread.of([step.dealt for step in steps])
         return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
 

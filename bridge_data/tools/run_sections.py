@@ -35,6 +35,7 @@ from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in,
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
 from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
 from bridge_data.plugins.planned.planned import LanePacks
+from bridge_data.plugins.planned.planned_sources import PlannedSources, costs_of_sources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder
 from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
 
@@ -244,8 +245,8 @@ class PlannedLanes:
 
     num_replayed = 0
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes) -> None:
-        self._dataset, self._state = dataset, state
+    def __init__(self, dataset: LaneDataset, planned: PlannedSources, state: LoaderState, changes: Changes) -> None:
+        self._dataset, self._planned, self._state = dataset, planned, state
         self._lists: Changes = [(0, forgotten_in(dataset)), *changes]
         self._lanes: dict[int, tuple[LanePacks, list[list[UnitRefs]]]] = {}
 
@@ -262,7 +263,7 @@ class PlannedLanes:
                 f"{done} already"
             )
         if lane not in self._lanes:
-            self._lanes[lane] = self._dataset.packs_of(lane, self._state), []
+            self._lanes[lane] = self._planned.lane_packs(self._dataset, lane, self._state), []
         packs, known = self._lanes[lane]
         with contextlib.suppress(StopIteration):
             while len(known) < places.stop - done:
@@ -327,9 +328,9 @@ class RunSection:
             self.unknown = NEEDS_ENCODER
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
         self._lanes: LanesFrom | PlannedLanes
-        if dataset.batching.planned:
+        if (planned := planned_of(dataset)) is not None:
             self.assumes_no_skips = True
-            self._lanes = PlannedLanes(dataset, state, changes)
+            self._lanes = PlannedLanes(dataset, planned, state, changes)
         else:
             self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
 
@@ -432,7 +433,7 @@ def _section(
 ) -> RunSection:
     """The section from `state` to `later`, None if there is no later state."""
     make = functools.partial(_section_as, dataset, state, later, replay=replay, lists=lists)
-    if dataset.batching.planned:
+    if planned_of(dataset) is not None:
         return make(later)
     if later is None or not _was_changed_last(dataset, state, later):
         return make(later)
@@ -471,7 +472,7 @@ def _section_as(
     elif lists is None:
         unknown = _other_lists(dataset, state)
     run, changes = _with_lists(run, converted, later, lists)
-    is_shown = later is not None and not unknown and not dataset.batching.planned
+    is_shown = later is not None and not unknown and planned_of(dataset) is None
     skipped = _has_skipped(run, converted, later, changes) if is_shown and later is not None else None
     return RunSection(
         run,
@@ -564,7 +565,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "costs", "micro_batches", "planned")
+    names = ("draws", "cursors", "blend", "micro_batches", "packs")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 
@@ -700,12 +701,12 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
         later_weights=later,
     )
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
-    costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
-    order = dataset.order_of(plan, batching, costs)
-    of_sources = None if dataset.costs is None else [dataset.costs[one] for one in numbers]
-    changed = dataset.changed(plan=plan, batching=batching, order=order, costs=of_sources)
+    order = dataset.order_of(plan, batching)
+    changed = dataset.changed(plan=plan, batching=batching, order=order)
     if forgotten_in(dataset) is not None:
         changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_names))
+    if (packs := planned_of(changed)) is not None:
+        changed = packs.changed(changed, costs=costs_of_sources(changed))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 

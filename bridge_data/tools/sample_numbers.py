@@ -29,7 +29,6 @@ from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, MASK, Blend, Permutation, Schedule
 from bridge_data.order.row import Ints, Row, Share
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plugins.planned.cost_blend import CostBlend
 
 _FRACTION_BITS = 64
 _ONE = 1 << _FRACTION_BITS
@@ -309,7 +308,9 @@ class JobNumbers(Protocol):
 def numbers_of(order: PlanOrder, state: LoaderState) -> JobNumbers:
     """The lanes after `state`."""
     blend = order.blend(state)
-    return DrawnNumbers(order, state) if isinstance(blend, CostBlend) else ComputedNumbers(order, blend, state)
+    if blend is None or isinstance(blend, Schedule):
+        return ComputedNumbers(order, blend, state)
+    return DrawnNumbers(order, state)
 
 
 class DrawnNumbers:

@@ -90,7 +90,7 @@ def _weights_now(state: LoaderState) -> list[float] | None:
     weights: list[float] | None = state.fingerprint["weights"]
     lanes = state.lanes.values()
     if "weight_unit" in state.fingerprint:
-        before, drawn = 0, sum(sum(lane.get("costs", {}).values()) for lane in lanes)
+        before, drawn = 0, sum(sum(lane.get("blend", {}).values()) for lane in lanes)
     else:
         before, drawn = state.drawn_before, sum(lane.get("draws", 0) for lane in lanes)
     drawn = before + drawn * state.num_lanes // max(1, len(lanes))

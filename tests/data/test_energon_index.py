@@ -17,7 +17,7 @@ from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.data import PreparedDataset, ShardReader, cached_index
 from bridge_data.data.index_file import UNKNOWN, BridgeIndex
 from bridge_data.plan import load_plan
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import prepare_by_ratio, text_of, write_shards, write_tar
 
 INDEX = Path(".nv-meta/index.bridge")

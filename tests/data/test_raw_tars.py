@@ -18,7 +18,7 @@ from bridge_data.data.cached_index import find_raw_tars, open_raw_tars
 from bridge_data.data.tar_scan import scan_tar
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.storage.atomic import locked
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import keys_of, prepare_by_ratio, write_shards, write_tar
 
 FORK = multiprocessing.get_context("fork")

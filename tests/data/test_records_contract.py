@@ -37,7 +37,7 @@ from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import TextSample
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
 from tests.data.joins import dataset, join, narrowed, rows
 from tests.data.reads import record_reads

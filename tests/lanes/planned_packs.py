@@ -95,7 +95,7 @@ def planned(data: Path, encoder: Encoder | None = None, **settings: Any) -> Lane
     options = {"packing": "planned", "planning_window": 128, "task_encoder": encoder}
     made = train_dataset(data, **(options | settings))
     if encoder.lost or encoder.longer:
-        made.num_checked = 0  # the first samples that differ would end the run
+        made.wrappers = ()  # the first samples that differ would end the run
     return made
 
 

@@ -13,8 +13,7 @@ from bridge_data.lanes import reading
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.order import SampleRef
-from bridge_data.plugins.stores import prefetching
-from bridge_data.storage import remote
+from bridge_data.plugins.stores import object_store, prefetching
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepared import write_texts
 
@@ -152,8 +151,8 @@ def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
 ) -> None:
     write_far_apart(bucket.folder / "a", 400, monkeypatch)
     monkeypatch.setattr(reading, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
-    ahead = prefetching.Prefetcher(remote._range, max_bytes=64 * SAMPLE_BYTES)
-    monkeypatch.setattr(remote._known, "ahead", ahead)
+    ahead = prefetching.Prefetcher(object_store._range, max_bytes=64 * SAMPLE_BYTES)
+    monkeypatch.setattr(object_store._known, "ahead", ahead)
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         with get_savable_loader(dataset(f"{bucket.url}/a", num_lanes=8, max_open_bytes=0)) as loader:

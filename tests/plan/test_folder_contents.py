@@ -11,7 +11,7 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks
 from tests.data.tars import write_tar
 from tests.object_store import Bucket

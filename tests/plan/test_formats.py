@@ -21,7 +21,7 @@ from bridge_data.plan.formats import FORMATS, find_format, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plugins.tables.table_records import TABLE_FILES
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.converters.originals import converted, write_mds

@@ -19,7 +19,7 @@ from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.samples import CrudeSample, TextSample
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 
 HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"

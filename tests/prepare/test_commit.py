@@ -13,11 +13,12 @@ from bridge_data import storage
 from bridge_data.data import PreparedDataset, open_shards
 from bridge_data.data.index_file import BridgeIndex
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.stores.object_store import ObjectStore
 from bridge_data.prepare import commit
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, scan_share
-from bridge_data.storage import RemotePath, remote
+from bridge_data.storage import RemotePath
 from bridge_data.storage.atomic import temporary_name
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.object_store import Bucket, Server, faulty_proxy
@@ -66,7 +67,7 @@ def split(names: Sequence[str]) -> dict[str, list[str]]:
 
 def upload(folder: Path, root: RemotePath) -> RemotePath:
     for path in sorted(folder.rglob("*.tar")):
-        remote.write(str(root / str(path.relative_to(folder))), path)
+        storage.upload(root / str(path.relative_to(folder)), path)
     return root
 
 
@@ -120,7 +121,7 @@ def test_a_store_gets_what_a_disk_gets_by_one_or_several_tasks_and_again(
     (local / "data-000002.tar").write_bytes(same_size)
     write_tar(local / "data-000006.tar", {"new.txt": b"x"})
     for name in ("data-000002.tar", "data-000006.tar"):
-        remote.write(str(root / name), local / name)
+        storage.upload(root / name, local / name)
     assert prepare(root, split, TWO).num_scanned == 2
     prepare(local, split, TWO)
     assert_same(bucket, root, local)
@@ -150,7 +151,7 @@ def crashing(step: int, action: Callable[[], object], monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         for name in ("write", "delete"):
-            patch.setattr(remote, name, counted(getattr(remote, name)))
+            patch.setattr(ObjectStore, name, counted(getattr(ObjectStore, name)))
         try:
             action()
         except Crash:
@@ -165,7 +166,7 @@ def test_killed_at_every_step_nothing_half_written_is_opened(
     prepare_by_ratio(local)
     before = prepare(root, split, one).shard_counts
     write_tar(local / "data-000001.tar", {"changed.txt": b"x", "too.txt": b"y"})
-    remote.write(str(root / "data-000001.tar"), local / "data-000001.tar")
+    storage.upload(root / "data-000001.tar", local / "data-000001.tar")
     after = before | {"data-000001.tar": 2}
     seen = []
     for step in range(100):
@@ -188,16 +189,16 @@ def test_killed_at_every_step_nothing_half_written_is_opened(
 def test_of_two_preparations_at_once_one_fails_and_says_so(
     root: RemotePath, local: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = remote.write
+    write = ObjectStore.write
 
-    def interrupted(url: str, content: bytes | Path) -> object:
+    def interrupted(store: ObjectStore, url: str, content: bytes | Path) -> object:
         if url.endswith("index.uuid"):
-            monkeypatch.setattr(remote, "write", write)
+            monkeypatch.setattr(ObjectStore, "write", write)
             prepare(root, split, TWO)
             PreparedDataset.open(root)
-        return write(url, content)
+        return write(store, url, content)
 
-    monkeypatch.setattr(remote, "write", interrupted)
+    monkeypatch.setattr(ObjectStore, "write", interrupted)
     with pytest.raises(DatasetError, match=r"photos: another process has prepared it at the same time.*bridge-data"):
         prepare(root, split, TWO)
     with pytest.raises(ConfigError, match="is being prepared now"):
@@ -214,11 +215,11 @@ def test_contents_that_are_large_are_not_read(
     root = upload(tmp_path / "large", RemotePath(f"{bucket.url}/large"))
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.stores", {})
+        monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.buckets", {})
         proxy.faults.extend([503, "cut"])
         scan_share(root, ScanTask(0, 1), PrepareConfig(num_workers=1))
         ranges = [header.removeprefix("bytes=").split("-") for _, _, header in proxy.requests if header]
-    monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.stores", {})
+    monkeypatch.setattr("bridge_data.plugins.stores.clients._clients.buckets", {})
     assert sum(int(end) - int(start) + 1 for start, end in ranges) < 6 << 20  # of 24 MiB
 
 
@@ -231,14 +232,14 @@ def test_what_is_damaged_or_takes_a_disk_says_so_and_nothing_is_written(
         ("data-000004.tar", (local / "data-000004.tar").read_bytes()[:2000], r"photos/data-000004\.tar: "),
         ("a.tgz", b"x", r"a\.tgz: compressed shards are read on a disk only: decompress it"),
     ):
-        remote.write(str(root / name), content)
+        storage.upload(root / name, content)
         with pytest.raises(DatasetError, match=told):
             prepare(root, split, TWO)
     assert not (bucket.folder / "photos/.nv-meta").exists()
     with pytest.raises(ConfigError, match="nothing: no such folder"):
         find_shards(RemotePath(f"{bucket.url}/nothing"))
-    left = str(root / temporary_name("a.tar"))
-    remote.write(left, b"x")
+    left = root / temporary_name("a.tar")
+    storage.upload(left, b"x")
     with preparing_alone(root), preparing_alone(root) as remove_temporary:  # it is not locked, and nothing is removed
         remove_temporary([root])
     assert storage.read_all(left) == b"x"

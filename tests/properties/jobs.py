@@ -130,4 +130,4 @@ class Job:
 
 def items_in(lane: Lane) -> Iterator[Item]:
     """All that a lane holds, wherever in it."""
-    yield from lane._pending.map(lambda item: item, lambda unit: [*unit.items]).items()
+    yield from lane.pending.map(lambda item: item, lambda unit: [*unit.items]).items()

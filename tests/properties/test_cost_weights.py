@@ -74,7 +74,7 @@ def ranks(
         for rank in range(world_size)
     ]
     for dataset in made:
-        dataset.num_checked = 0  # the costs are not those of the encoder
+        dataset.wrappers = ()  # the costs are not those of the encoder
     return made
 
 

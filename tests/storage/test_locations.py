@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.storage import RangeFile, RemotePath, is_remote, location, locations, on_disk
+from bridge_data.storage import RangeFile, RemotePath, is_remote, location, on_disk
 from tests.object_store import Bucket
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:
     replacement.write_bytes(content[:600])
     replacement.replace(file)
     assert storage.read(file, 512, 512) == content[512:]  # the file that was opened is still whole
-    locations._table.clear()
+    storage.content._table.clear()
     with pytest.raises(DatasetError, match="has 600"):
         storage.read(file, 512, 512)
     file.write_bytes(content)
@@ -141,7 +141,7 @@ def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:
 
 
 def test_threads_read_right_while_descriptors_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locations, "_table", locations.DescriptorTable(max_open=2))
+    monkeypatch.setattr(storage.content, "_table", storage.content.DescriptorTable(max_open=2))
     for number in range(8):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 64)
 
@@ -168,7 +168,7 @@ def test_a_forked_child_may_close_every_inherited_descriptor(file: Path) -> None
 
 
 def test_transient_faults_are_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locations, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(storage.content, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     pread, faults = os.pread, [errno.EIO, errno.ESTALE, errno.EIO]
 
     def faulty(fd: int, num_bytes: int, start: int) -> bytes:
@@ -196,7 +196,7 @@ def test_too_many_open_files_are_closed(file: Path, tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"n{number}").write_bytes(b"z")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    locations._table.clear()
+    storage.content._table.clear()
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 12, limits[1]))
     try:

@@ -17,6 +17,7 @@ from bridge_data import (
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plan import load_plan
 from bridge_data.plugins.planned.planned import StepDeal
+from bridge_data.plugins.planned.planned_sources import with_deal
 from bridge_data.task import Packing
 from tests.costs import KEY, save_costs
 
@@ -124,7 +125,7 @@ def rank_dataset(
     given = settings(batch_size=schedule.micro_batch_size, **others)
     dataset = get_train_dataset(path, worker_config=config, task_encoder=encoder, **given)
     if deal is not None:
-        dataset.deal = StepDeal(steps=schedule, num_ranks=world_size, by=deal)
+        return with_deal(dataset, StepDeal(steps=schedule, num_ranks=world_size, by=deal))
     return dataset
 
 

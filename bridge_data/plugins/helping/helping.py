@@ -371,7 +371,7 @@ class Helping:
                 os.close(file)
 
 
-class Peers(Protocol):
+class Helpers(Protocol):
     """Those who may have made a sample."""
 
     posts: bool
@@ -384,7 +384,7 @@ class Peers(Protocol):
 class HelpedMaker:
     """Asks `helping` for each sample before `inner` makes it."""
 
-    def __init__(self, helping: Peers, inner: Maker, lane: LaneView) -> None:
+    def __init__(self, helping: Helpers, inner: Maker, lane: LaneView) -> None:
         self._helping, self._inner, self._lane = helping, inner, lane
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:

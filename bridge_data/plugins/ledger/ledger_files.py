@@ -588,13 +588,11 @@ class _Uploads:
 
     def send(self) -> None:
         """Replace the objects whose files have changed."""
-        from bridge_data.storage.remote import write  # imported here: a ledger on a disk needs no client
-
         began_s = time.monotonic()
         for path in ledger_paths(self.folder).values():
             size = path.stat().st_size
             if self._sent_bytes.get(path.name) != size:
-                write(str(self._target / path.name), path)
+                storage.upload(self._target / path.name, path)
                 self._sent_bytes[path.name] = size
         self._sent_s = time.monotonic()
         self._took_s = self._sent_s - began_s

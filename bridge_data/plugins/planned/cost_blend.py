@@ -27,7 +27,7 @@ import bisect
 import heapq
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,11 +133,26 @@ class CostBlend:
             total += _due(min(end, now) - begin, share) if begin < now else 0
         return total >> _POSITION_BITS
 
-    def migrated(
-        self, drawn: Mapping[str, int], after: "CostBlend", numbers: Sequence[int], num_lanes: int
-    ) -> dict[str, int]:
-        """What a lane that has drawn `drawn` has drawn in the blend `after`, in which the sources have `numbers`: what
-        is due there by now, and what each source was ahead here, or behind; at least 0."""
+    def lane(self, lane: int, num_lanes: int, state: Any) -> "LaneDraws":
+        """See `SampleBlend`: a state is what the lane has drawn of each source that it has drawn from."""
+        return LaneDraws(self, lane, num_lanes, state or {})
+
+    def redealt(self, states: Sequence[Mapping[str, int]], lane: int, num_lanes: int) -> dict[str, int]:
+        """The share of `lane` in what the old lanes have drawn: together the new ones have drawn exactly as much, so
+        the job goes on towards its weights."""
+        totals: dict[str, int] = {}
+        for of_lane in states:
+            for source, cost in of_lane.items():
+                totals[source] = totals.get(source, 0) + cost
+        return {
+            source: (lane + 1) * total // num_lanes - lane * total // num_lanes
+            for source, total in sorted(totals.items())
+        }
+
+    def migrated(self, state: Any, after: "CostBlend", numbers: Sequence[int], num_lanes: int) -> dict[str, int]:
+        """What a lane that has drawn `state` has drawn in the blend `after`: what is due there by now, and what each
+        source was ahead here, or behind; at least 0."""
+        drawn: Mapping[str, int] = state or {}
         cost, before = sum(drawn.values()), dict(zip(numbers, range(len(numbers)), strict=True))
         found = {}
         for source in range(len(after.costs)):
@@ -152,17 +167,6 @@ class CostBlend:
 def _due(time: int, share: Fraction) -> int:
     """The position that is due after `time`."""
     return time * share.numerator // (share.denominator << _WEIGHT_BITS)
-
-
-def redealt(drawn: Sequence[Mapping[str, int]], lane: int, num_lanes: int) -> dict[str, int]:
-    """The share of `lane`, of `num_lanes` new ones, in what the old lanes have drawn: together exactly as much."""
-    totals: dict[str, int] = {}
-    for of_lane in drawn:
-        for source, cost in of_lane.items():
-            totals[source] = totals.get(source, 0) + cost
-    return {
-        source: (lane + 1) * total // num_lanes - lane * total // num_lanes for source, total in sorted(totals.items())
-    }
 
 
 class LaneDraws:
@@ -211,6 +215,10 @@ class LaneDraws:
             times[0] = self._heap[0][0]
         self._known[source] = [*zip(times, costs.tolist(), strict=True)][::-1]
         self._wait(source, times[0])
+
+    def state(self) -> dict[str, int]:
+        """The cost drawn of each source, by its number."""
+        return dict(self.drawn)
 
     def draw(self) -> None:
         """Note that the next sample of the `first` source was drawn."""

@@ -55,15 +55,12 @@ from bridge_data.plugins.planned.costs import (
     spans_of,
     write_costs,
 )
-from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of
+from bridge_data.plugins.planned.sample_costs import NUM_CHECKED, CostCheck, costs_of, measuring
 from bridge_data.prepare.executors import Executor
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.run_options import DatasetOptions
 from bridge_data.storage import Location, atomic
 from bridge_data.storage.atomic import replacing
-from bridge_data.storage.locations import delete_below
-from bridge_data.storage.remote import delete
-from bridge_data.storage.remote import write as write_object
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
 
@@ -159,7 +156,7 @@ def measured_sources(
                 raise
             continue
         for number in range(len(dataset.plan.sources)):
-            made = dataset.measuring(number)
+            made = measuring(dataset.plan.sources[number], dataset.task_encoder, dataset.cache_pool)
             (base,) = made.plan.sources
             name = str(base.records.root), fingerprint_of(base.records), dataset.task_encoder.costs_key(base)
             found.setdefault(name, made)
@@ -180,10 +177,10 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        check, gone = CostCheck(dataset, [open_costs(base, key)]), withheld(base)
+        check, gone = CostCheck(dataset.plan.sources, encoder, [open_costs(base, key)]), withheld(base)
         for index in range(0, count_samples(base), max(1, count_samples(base) // NUM_CHECKED)):
             if index not in gone:
-                check(SampleRef(0, 0, index))
+                check(SampleRef(0, 0, index), dataset.cache_pool)
     return found
 
 
@@ -205,7 +202,7 @@ def _measured(
     total = sum(counts_of(base)[shard] for shard in new)
     kept = dict(earlier).get(path)
     if kept is not None and not new:
-        delete_below(maker.folder)
+        storage.delete_below(maker.folder)
         return Measurement(name=source.name, path=path, facts=kept, num_measured=0)
     if config.rescan and config.task is None:
         with _writing(path.parent):
@@ -221,11 +218,11 @@ def _measured(
     known.add_lots(maker, lots, new)
     with _writing(path.parent):
         facts = _assembled(path, source, encoder, stamps, known)
-        delete_below(maker.folder)
+        storage.delete_below(maker.folder)
         for file, other in earlier:
             is_replaced = (other.key, other.split_part) == (key, split_part_of(base))
             if file != path and is_replaced and {stamp for stamp, *_ in other.shards} <= {*stamps}:
-                delete(str(file)) if storage.is_remote(file) else Path(file).unlink(missing_ok=True)
+                storage.delete(file)
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
 
 
@@ -327,7 +324,7 @@ class _LotMaker:
             for path in self.folder.glob(f"*{SUFFIX}"):
                 path.unlink()
         else:
-            delete_below(self.folder)
+            storage.delete_below(self.folder)
 
     def do(self, lot: Sequence[Piece]) -> int:
         """Measure a lot, if it has no file. Returns its number of samples."""
@@ -504,7 +501,7 @@ def _assembled(path: Location, source: Source, encoder: Encoder, stamps: Sequenc
             made = Path(scratch, "made")
             with open(made, "wb") as output:
                 write_costs(output, arrays, facts)
-            write_object(str(path), made)
+            storage.upload(path, made)
     return _opened(path)[0]
 
 

@@ -28,7 +28,6 @@ from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.run_options import RunOptions
 from bridge_data.task.packers import Packing, packs_within
 
 SAMPLES = "samples"
@@ -348,23 +347,6 @@ class StepDeal:
     by: str
 
 
-def is_dealt(options: RunOptions) -> bool:
-    """Whether a run with these options deals the packs of its steps before they are read."""
-    return options.data.packing == "planned" and isinstance(options.trainer.balance, str)
-
-
-def deal_of(options: RunOptions, steps: Steps, num_ranks: int) -> StepDeal | None:
-    """How a run with these options deals the packs of its steps; None if it does not.
-
-    Raises:
-        ConfigError: if the ranks cannot share every step equally.
-    """
-    if not is_dealt(options):
-        return None
-    steps.check(0, num_ranks)
-    return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance))
-
-
 Groups: TypeAlias = list[list[list[int]]]
 """Of each group of a step, which its ranks begin together: by rank, the numbers of its samples."""
 
@@ -504,25 +486,25 @@ def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
 
 
 class LanePacks:
-    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on; with `context`,
-    what this rank has of the steps, of a micro-batch each."""
+    """The packs that one lane of the job takes, from `state`, its own (None: from the start); with `context`, what this
+    rank has of the steps, of a micro-batch each."""
 
     def __init__(
         self,
         packs: JobPacks,
         lane: int,
         num_lanes: int,
-        state: LaneState | None = None,
+        state: Mapping[str, Any] | None = None,
         context: ContextDeal | None = None,
     ) -> None:
         self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
         self._part: tuple[int, PlannedPack] | None = None
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
         self._members: dict[SampleRef, PlannedMember] = {}
-        position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
+        position: list[int] = [0] * _NUM_FIXED if state is None else state["position"]
         first, self._taken, self._slot, self._number = position[:4]
         self._step, self._done = tuple(position[4:_NUM_FIXED]), frozenset(position[_NUM_FIXED:])
-        self._begin = first, packs.planner.window(0).begin if state is None else _cursor_of(state)
+        self._begin = first, packs.planner.window(0).begin if state is None else state["begin"]
         packs.planner.note(*self._begin)
 
     def next(self) -> PlannedPack:
@@ -592,20 +574,16 @@ class LanePacks:
         return found
 
     def state(self) -> dict[str, Any]:
-        """The position: where a window begins, the number of its first pack; how many packs the lane has taken; the
+        """Where a window begins, and the position: the number of its first pack; how many packs the lane has taken; the
         slot and the number of the micro-batch from which the lanes were dealt; how the last pack's step was dealt;
         later packs that are taken."""
         first, begin = self._begin
         done = [number for number in sorted(self._done) if number >= first]
-        return {**begin, "planned": [first, self._taken, self._slot, self._number, *self._step, *done]}
+        return {"begin": begin, "position": [first, self._taken, self._slot, self._number, *self._step, *done]}
 
 
 _NUM_FIXED = 8
 """Numbers in the position of a lane, beside the packs that others have taken."""
-
-
-def _cursor_of(state: LaneState) -> dict[str, Any]:
-    return {name: state[name] for name in ("draws", "cursors", "costs") if name in state}
 
 
 def check_step(state: LoaderState, packs: JobPacks) -> None:
@@ -615,7 +593,7 @@ def check_step(state: LoaderState, packs: JobPacks) -> None:
         StateError: if it is.
     """
     number = state.micro_batch_index
-    positions = [own["planned"][4:_NUM_FIXED] for own in state.lanes.values() if own]
+    positions = [own["packs"]["position"][4:_NUM_FIXED] for own in state.lanes.values() if own]
     was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
     if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
         raise StateError(
@@ -639,17 +617,18 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
                 f"lanes.{lane}: has samples that wait for their batch or group: other lanes need a state without such"
             )
     size, number = packs.batch_size, sum(lane.get("micro_batches", 0) for lane in state.lanes.values())
-    old = [LanePacks(packs, lane, state.num_lanes, own or None) for lane, own in sorted(state.lanes.items())]
+    old = [LanePacks(packs, lane, state.num_lanes, own.get("packs")) for lane, own in sorted(state.lanes.items())]
     slot = min(lane.next_slot() for lane in old) // size * size
     done = sorted({one for lane in old for one in lane.taken_from(slot)})
-    start: LaneState = {"draws": 0, "cursors": {}, "planned": [0]}
-    known = [own for own in state.lanes.values() if own and own["planned"][0] <= slot]
-    best = max(known, key=lambda own: int(own["planned"][0]), default=start)
+    start: dict[str, Any] = {"begin": {"draws": 0, "cursors": {}}, "position": [0]}
+    known = [own["packs"] for own in state.lanes.values() if own and own["packs"]["position"][0] <= slot]
+    best = max(known, key=lambda own: int(own["position"][0]), default=start)
     dealt: dict[int, LaneState] = {}
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
-        planned = [best["planned"][0], place * size, slot, number, *packs.step(number), *done]
-        dealt[lane] = {**_cursor_of(best), "micro_batches": place, "planned": planned}
+        position = [best["position"][0], place * size, slot, number, *packs.step(number), *done]
+        own = {"begin": best["begin"], "position": position}
+        dealt[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "packs": own}
     return dataclasses.replace(
         state,
         generations=[(num_lanes, state.generations[-1][1])],

@@ -1,7 +1,7 @@
 """The object-store clients of this process: `s3://`, `gs://` and `az://` by obstore, `msc://` by multi-storage-client,
 `hf://` by huggingface_hub.
 
-Reads a URL. Returns a `Store` and the key in it. A client is made when a process first needs it, and is shared by its
+Reads a URL. Returns a `Bucket` and the key in it. A client is made when a process first needs it, and is shared by its
 threads; none is used in a forked child, where it would hang. Each request ends in bounded time; listings and writes
 take as many requests as needed. The libraries read credentials and endpoints from the environment. Raises `ConfigError`
 if a client cannot be made.
@@ -23,25 +23,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.stores.hf_store import READ_ONLY, HfStore
-from bridge_data.plugins.stores.object_stores import (
+from bridge_data.plugins.stores.hf_bucket import HfBucket
+from bridge_data.plugins.stores.store_requests import (
     FULL_S,
     HUB,
     LONGEST_S,
     MAX_OPEN,
     STATUS,
+    Bucket,
     Denied,
     Missing,
-    ObjectInfo,
     RequestError,
-    Store,
     TimeLimits,
     first_line,
     full_limit_s,
     is_transient_status,
-    persist,
     split_url,
 )
+from bridge_data.storage.store import Version
 
 T = TypeVar("T")
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
@@ -54,80 +53,56 @@ _INSTANCE_METADATA = "169.254.169.254"
 
 
 class _Clients:
-    """The stores that this process has opened, by their URLs."""
+    """The buckets that this process has opened, by their URLs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.stores: dict[str, Store] = {}
-        self.of_the_parent: list[dict[str, Store]] = []
+        self.buckets: dict[str, Bucket] = {}
+        self.of_the_parent: list[dict[str, Bucket]] = []
         """Kept, as freeing them would need threads of the parent."""
 
     def after_fork(self) -> None:
         """In a forked child: start with no clients, and a lock that no thread of the parent can hold."""
-        if self.stores:
-            self.of_the_parent.append(self.stores)
-        self.lock, self.stores = threading.Lock(), {}
+        if self.buckets:
+            self.of_the_parent.append(self.buckets)
+        self.lock, self.buckets = threading.Lock(), {}
 
 
 _clients = _Clients()
 os.register_at_fork(after_in_child=_clients.after_fork)
 
 
-def open_store(url: str) -> tuple[Store, str]:
-    """(the store of `url`, the key of `url` in it).
+def open_bucket(url: str) -> tuple[Bucket, str]:
+    """(the bucket of `url`, the key of `url` in it).
 
     Raises:
-        ConfigError: for an unknown kind of store, a package that is not installed, or settings that do not fit.
+        ConfigError: for a package that is not installed, or settings that do not fit.
     """
     base, key = split_url(url)
-    store = _clients.stores.get(base)
-    if store is None:
+    bucket = _clients.buckets.get(base)
+    if bucket is None:
         with _clients.lock:
-            store = _clients.stores.get(base) or _opened(base)
-            _clients.stores[base] = store
-    return store, key
-
-
-def pinned(url: str) -> str:
-    """`url`; on the Hugging Face hub with the commit of its revision, which no other process can read differently.
-
-    Raises:
-        ConfigError: as `open_store` does.
-        DatasetError: if the hub does not tell the commit.
-    """
-    if not url.startswith(HUB):
-        return url
-    store, key = open_store(url)
-    assert isinstance(store, HfStore)
-    return "/".join(filter(None, (persist(store.pinned, url), key)))
-
-
-def check_writable(url: str) -> None:
-    """Ensure that objects can be written below `url`, before there is something to write.
-
-    Raises:
-        ConfigError: if its store is only read.
-    """
-    if url.startswith(HUB):
-        raise ConfigError(f"{url}: {READ_ONLY}")
+            bucket = _clients.buckets.get(base) or _opened(base)
+            _clients.buckets[base] = bucket
+    return bucket, key
 
 
 def has_clients() -> bool:
     """Whether this process has clients, which a forked child cannot use."""
-    return bool(_clients.stores)
+    return bool(_clients.buckets)
 
 
-def _opened(base: str) -> Store:
+def _opened(base: str) -> Bucket:
     if base.startswith("msc://"):
-        return MscStore(base, _needed("multistorageclient", base))
+        return MscBucket(base, _needed("multistorageclient", base))
     if base.startswith(HUB):
-        return HfStore(base)
+        return HfBucket(base)
     if _clients.of_the_parent:
         raise ConfigError(
             f"{base}: this process was forked from one that had read from an object store, and the client does not "
             'survive a fork. Start workers by start_method="server", the default, or "spawn".'
         )
-    return ObstoreStore(base, _needed("obstore", base))
+    return ObstoreBucket(base, _needed("obstore", base))
 
 
 def _needed(module: str, base: str) -> Any:
@@ -180,16 +155,16 @@ class _Client:
         return not self.has_answered and self.num_late >= _LATE_AT_FIRST
 
 
-def _info(meta: Any) -> ObjectInfo:
+def _info(meta: Any) -> Version:
     """The version is the ETag; in stores without ETags, version and modification time."""
     etag = (meta["e_tag"] or "").strip('"')
-    return ObjectInfo(meta["size"], etag or f"{meta['version']} {meta['last_modified']}")
+    return Version(meta["size"], etag or f"{meta['version']} {meta['last_modified']}")
 
 
-class ObstoreStore:
+class ObstoreBucket:
     """The bucket of S3, Google Cloud Storage or Azure at the URL `base`; `obstore` is the module.
 
-    Its own retries are off: those of `object_stores` are bounded and logged. A late request is cancelled and repeated
+    Its own retries are off: those of `store_requests` are bounded and logged. A late request is cancelled and repeated
     (see `TimeLimits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a server that answers a range
     with the whole object.
 
@@ -209,9 +184,9 @@ class ObstoreStore:
         self._limits = TimeLimits()
         self._clients: dict[float, _Client] = {}
 
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, ObjectInfo]:
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[memoryview, Version]:
 
-        def request(bucket: Any) -> tuple[memoryview, ObjectInfo]:
+        def request(bucket: Any) -> tuple[memoryview, Version]:
             answer = self._obstore.get(bucket, key, options={"range": (start, start + num_bytes)})
             return memoryview(answer.bytes()), _info(answer.meta)
 
@@ -226,10 +201,10 @@ class ObstoreStore:
 
         return self._asked(request, at_most)
 
-    def info(self, key: str) -> ObjectInfo:
+    def info(self, key: str) -> Version:
         return _info(self._asked(lambda bucket: self._obstore.head(bucket, key), 0))
 
-    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def list(self, folder: str) -> Iterator[tuple[str, Version]]:
         prefix = f"{folder}/" if folder else ""
         try:
             for batch in self._obstore.list(self._client(FULL_S).bucket, prefix):  # the limit applies to each page
@@ -324,7 +299,7 @@ class ObstoreStore:
         )
 
 
-class MscStore:
+class MscBucket:
     """The profile at the URL `base`, as described in the file MSC_CONFIG; `msc` is the module.
 
     It runs on its own threads: called from the main thread it is many times slower.
@@ -353,13 +328,13 @@ class MscStore:
         content: bytes = self._done(self._client.read, key, limit_s=LONGEST_S)
         return content
 
-    def info(self, key: str) -> ObjectInfo:
+    def info(self, key: str) -> Version:
         meta = self._done(self._client.info, key, limit_s=LONGEST_S)
         if meta.type != "file":
             raise Missing(f"{key} is a folder")
         return _msc_info(meta)
 
-    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def list(self, folder: str) -> Iterator[tuple[str, Version]]:
         prefix = f"{folder}/" if folder else ""
         for meta in self._done(lambda: [*self._client.list(path=prefix)], limit_s=None):
             yield meta.key.lstrip("/").removeprefix(prefix), _msc_info(meta)
@@ -397,5 +372,5 @@ class MscStore:
             ) from error
 
 
-def _msc_info(meta: Any) -> ObjectInfo:
-    return ObjectInfo(meta.content_length, f"{meta.etag} {meta.last_modified}")
+def _msc_info(meta: Any) -> Version:
+    return Version(meta.content_length, f"{meta.etag} {meta.last_modified}")

@@ -21,12 +21,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from bridge_data.plugins.stores.object_stores import MAX_OPEN, Content, RequestError
+from bridge_data.plugins.stores.store_requests import MAX_OPEN, Content, RequestError
+from bridge_data.storage.store import MAX_AHEAD_BYTES, REQUEST_BYTES, ObjectRange
 
 logger = logging.getLogger("bridge_data")
-
-MAX_AHEAD_BYTES = 128 << 20
-"""Bytes that a process holds or has in flight."""
 
 MAX_REQUEST_BYTES = 1 << 20
 """Ranges are joined up to this."""
@@ -36,9 +34,6 @@ MAX_RANGE_BYTES = 16 << 20
 
 MAX_GAP_BYTES = 1 << 17
 """Fetching up to this many unwanted bytes is cheaper than another request."""
-
-REQUEST_BYTES = 1 << 19
-"""One request costs about as much as transferring this many bytes."""
 
 MAX_WAITING = 1 << 14
 """Maximum requests waiting for memory; beyond it the oldest are dropped, as they seem unused."""
@@ -59,9 +54,6 @@ time."""
 
 Ranges: TypeAlias = Sequence[tuple[int, int]]
 """Offset and number of bytes of each."""
-
-ObjectRange: TypeAlias = tuple[str, int, int]
-"""URL of an object, offset in it, number of bytes."""
 
 Fetch = Callable[[str, int, int], Content]
 """(URL, offset, number of bytes) to the bytes."""
@@ -164,12 +156,16 @@ class Prefetcher:
         self._again: collections.Counter[ObjectRange] = collections.Counter()
         self.num_held_bytes = 0
 
-    def prefetch(self, wanted: Sequence[ObjectRange]) -> None:
+    def by_request(self, ranges: Sequence[ObjectRange]) -> list[list[ObjectRange]]:
+        """The ranges of each request that would fetch them, in order of first use."""
+        return [[(request.url, *one) for one in request.ranges] for request in joined(ranges)]
+
+    def prefetch(self, ranges: Sequence[ObjectRange]) -> None:
         """Fetch these ranges. A range already announced and not yet read is fetched again after it has been read."""
         longest = min(MAX_RANGE_BYTES, self._max_bytes)
         with self._changed:
             new = []
-            for one in wanted:
+            for one in ranges:
                 if 0 < one[2] <= longest:
                     known = self._find(*one)
                     if known is None:

@@ -57,7 +57,7 @@ from bridge_data.plugins.tables.table_columns import (
 )
 from bridge_data.storage import Location, Version, is_remote
 from bridge_data.storage.atomic import replacing
-from bridge_data.storage.remote import cache_folder
+from bridge_data.storage.copies import cache_folder
 
 logger = logging.getLogger("bridge_data")
 

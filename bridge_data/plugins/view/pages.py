@@ -8,7 +8,6 @@ step are those of `RunOrder`.
 """
 
 import collections
-import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +52,7 @@ from bridge_data.plugins.view.contents import (
 )
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.planning import Planner, RunLength, RunPlan
+from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
 from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
 from bridge_data.tools.state_contents import sources_of
@@ -302,16 +301,11 @@ def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
     """
     if not 1 <= ranks <= MAX_RANKS:
         raise ConfigError(f"ranks={ranks}: expected 1 to {MAX_RANKS:,}")
-    config, deal, length = (
-        run.dataset.worker_config,
-        run.dataset.deal,
-        None if steps is None else RunLength(steps=steps),
-    )
+    config, length = run.dataset.worker_config, None if steps is None else RunLength(steps=steps)
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
-    deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
     plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
     changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
-    data = run.dataset.changed(worker_config=changed, deal=deal)
+    data = of_ranks(run.dataset, changed)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 

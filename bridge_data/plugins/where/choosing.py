@@ -45,7 +45,7 @@ from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.plugins.where.choices import Choice, write_choice
 from bridge_data.plugins.where.own_columns import OwnColumns, own_copy
 from bridge_data.storage.atomic import locked
-from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
+from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 
 _VERSION = 2
 """Of what a file in the cache means."""

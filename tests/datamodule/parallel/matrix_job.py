@@ -22,7 +22,7 @@ from bridge_data import Batch, DefaultTaskEncoder, TextSample, edataclass
 from bridge_data.datamodule.parallel import slice_for_context_parallel, virtual_iterators
 from bridge_data.plugins.sharing.sharing import IdleDataloader
 from bridge_data.samples import map_tensors
-from bridge_data.storage import locations
+from bridge_data.storage import content
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import make_module
 
@@ -85,8 +85,8 @@ class ReadCounter:
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._read = locations.read_with_version
-        locations.read_with_version = self._counted
+        self._read = content.read_with_version
+        content.read_with_version = self._counted
 
     def _counted(self, path: Any, start: int, num_bytes: int) -> Any:
         if str(path).endswith(".tar"):

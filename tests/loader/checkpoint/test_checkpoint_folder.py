@@ -21,7 +21,6 @@ from bridge_data.loader.checkpoint import (
     save_states,
 )
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.storage import locations
 from tests.loader.checkpoint.states import make_state, rank_states
 from tests.ranks import run_job
 
@@ -228,7 +227,7 @@ def test_a_fault_of_the_disk_is_retried_and_no_file_is_taken_for_absent(
             raise faults.pop()
         return read(path)
 
-    monkeypatch.setattr(locations, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(storage.content, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(StateError, match=re.escape(f"{name}: cannot be read: {os.strerror(error)}")):
         load_states(folder)

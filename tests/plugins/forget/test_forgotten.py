@@ -109,13 +109,13 @@ def test_pending_packs_lose_members_and_are_not_packed_anew(data, gone, steps):
         saved = merge_states(plain.save())
         waiting = {
             number: [
-                [(item.ref.source, item.ref.index) for item in pack] for pack in plain.lanes[0][number]._pending.packs
+                [(item.ref.source, item.ref.index) for item in pack] for pack in plain.lanes[0][number].pending.packs
             ]
             for number in range(4)
         }
         forget(data, gone)
         job = Job(ranks(data, 1, Encoder(), 30, 2), saved)
-        left = {number: [*lane._pending.packs] for number, lane in job.lanes[0].items()}
+        left = {number: [*lane.pending.packs] for number, lane in job.lanes[0].items()}
         emitted = streams(job, 8)
         assert not any(
             item.ref.index in gone["ab"[item.ref.source]] for lane in job.lanes[0].values() for item in items_in(lane)

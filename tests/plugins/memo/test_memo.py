@@ -22,8 +22,7 @@ from bridge_data.lanes import lane_dataset as reading
 from bridge_data.order import SampleRef
 from bridge_data.plugins.memo import memo as memo_module
 from bridge_data.plugins.memo.memo import MemoFiles
-from bridge_data.plugins.stores import prefetching
-from bridge_data.storage import remote
+from bridge_data.plugins.stores import object_store, prefetching
 from bridge_data.task.task_encoder import stateless
 from tests.lanes import planned_packs
 from tests.object_store import Bucket, Server, faulty_proxy
@@ -209,7 +208,7 @@ def test_data_in_a_store_are_fetched_for_what_is_not_kept(
     bucket: Bucket, s3_server: Server, calls: Path, memo: Memo, monkeypatch: pytest.MonkeyPatch, in_blocks: bool
 ) -> None:
     """What another has made after it was announced is held no longer; what was kept before is not fetched."""
-    monkeypatch.setattr(remote._known, "ahead", prefetching.Prefetcher(remote._range))  # of no other test
+    monkeypatch.setattr(object_store._known, "ahead", prefetching.Prefetcher(object_store._range))  # of no other test
     write_texts(bucket.folder / "texts", SIZE)
     if not in_blocks:
         monkeypatch.setattr(reading, "plan_blocks", lambda plan, *_, **__: [None] * len(plan.sources))
@@ -225,7 +224,7 @@ def test_data_in_a_store_are_fetched_for_what_is_not_kept(
             next(batches)  # it has announced all
             expected, _, _ = read(f"{bucket.url}/texts", memo, **options)
             assert [plain(batch) for batch in batches] == expected[1:]
-            assert remote._known.ahead.num_held_bytes == 0
+            assert object_store._known.ahead.num_held_bytes == 0
         num_before = num_reads()
         found, _, metrics = read(f"{bucket.url}/texts", memo, **options)
         assert (found, num_reads() - num_before, metrics.memo_misses) == (expected, 0, 0)
@@ -257,7 +256,7 @@ def test_planned_packs_in_lockstep_make_each_sample_once(tmp_path: Path, memo: M
 
     def found(memo: Memo | None) -> list[Any]:
         data = planned_packs.planned(tmp_path, SlowTexts(), repeat=False)
-        data.num_checked = 0  # whose samples would be made again, too
+        data.wrappers = ()  # whose samples would be made again, too
         with get_savable_loader(data, memo=memo) as loader:
             return [*loader, loader.save_state_rank()]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bridge_data.errors import ConfigError
 from bridge_data.order import Cursor, Geometry, Row
 from bridge_data.order.random_draws import Phase, key64
-from bridge_data.plugins.planned.cost_blend import CostBlend, redealt
+from bridge_data.plugins.planned.cost_blend import CostBlend
 
 Ints = NDArray[np.int64]
 
@@ -87,7 +87,7 @@ def test_no_source_of_a_lane_is_further_from_its_share_than_by_a_sample_and_a_sa
     one, other = order.cursor(lane), order.cursor(lane)
     one.take(before)
     state = one.state()
-    assert [state["costs"].get(str(source), 0) for source in range(len(costs))] == drawn[before - 1].tolist()
+    assert [state["blend"].get(str(source), 0) for source in range(len(costs))] == drawn[before - 1].tolist()
     other.seek(state)
     assert one.take(200) == other.take(200)
     assert one.state() == other.state()
@@ -183,7 +183,8 @@ def test_other_weights_take_over_from_here_on_and_sources_keep_what_they_were_ah
     num_lanes=st.integers(1, 9),
 )
 def test_a_re_deal_shares_out_exactly_what_was_drawn(lanes: list[dict[str, int]], num_lanes: int) -> None:
-    dealt = [redealt(lanes, lane, num_lanes) for lane in range(num_lanes)]
+    blend = Order([np.full(10, 5)], [(0, [1])], 1).blend
+    dealt = [blend.redealt(lanes, lane, num_lanes) for lane in range(num_lanes)]
     for source in "0123":
         shares = [one.get(source, 0) for one in dealt]
         assert sum(shares) == sum(one.get(source, 0) for one in lanes)

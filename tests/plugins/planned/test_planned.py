@@ -17,6 +17,7 @@ from bridge_data import ConfigError, FatalSampleError, StateError, merge_states
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.planned.planned import StepDeal
+from bridge_data.plugins.planned.planned_sources import with_deal
 from bridge_data.tools.oracle import RunOrder
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket
@@ -200,8 +201,7 @@ def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
     def dealt(by: str = "attention", **settings: Any) -> Any:
         made = planned(texts[0], batch_size=1, **settings)
         schedule = BatchSchedule(global_batch_size=32, micro_batch_size=1)
-        made.deal = StepDeal(steps=schedule, num_ranks=settings["world_size"], by=by)
-        return made
+        return with_deal(made, StepDeal(steps=schedule, num_ranks=settings["world_size"], by=by))
 
     def of(batches: Any) -> list[Any]:
         return sorted(pack for batch in batches for pack in batch)
@@ -286,8 +286,8 @@ def test_a_state_of_other_packs_is_refused(texts: Any, tmp_path: Path) -> None:
         measured_again = shutil.copytree(texts[0], tmp_path / "again")
         write_costs(measured_again, [length + 1 for length in texts[1]])
         Job(1, functools.partial(planned, measured_again), state)
-    state["lanes"]["0"]["planned"] = [0, 1]
-    with pytest.raises(StateError, match=r"lanes\.0: .*planned"):
+    state["lanes"]["0"]["packs"] = [0, 1]
+    with pytest.raises(StateError, match=r"lanes\.0: .*packs"):
         Job(1, functools.partial(planned, texts[0]), state)
 
 

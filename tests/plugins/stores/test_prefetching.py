@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.plugins.stores import prefetching
-from bridge_data.plugins.stores.object_stores import MAX_OPEN, RequestError
 from bridge_data.plugins.stores.prefetching import (
     FIRST_OPEN,
     MAX_GAP_BYTES,
@@ -19,6 +18,7 @@ from bridge_data.plugins.stores.prefetching import (
     Prefetcher,
     joined,
 )
+from bridge_data.plugins.stores.store_requests import MAX_OPEN, RequestError
 
 CONTENT = bytes(number % 251 for number in range(1 << 20))
 

@@ -14,7 +14,7 @@ from benchmarks.numbers_data import write_shards
 from bridge_data.errors import ConfigError
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan, load_plan
-from bridge_data.storage.remote import CACHE_VARIABLE
+from bridge_data.storage.copies import CACHE_VARIABLE
 from bridge_data.tools import doctor
 from bridge_data.tools.doctor import (
     HIGH_INFLATION,

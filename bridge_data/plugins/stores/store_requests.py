@@ -21,10 +21,11 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError, log_throttle
 from bridge_data.process_counts import COUNTS
+from bridge_data.storage.store import Version
 
 logger = logging.getLogger("bridge_data")
 
@@ -50,8 +51,6 @@ _VARYING = re.compile(r"\S*[/\d]\S*")
 STATUS = re.compile(r"status[ _]code: (\d{3})")
 """Where clients have the status of an answer in their messages."""
 
-SCHEMES = ("s3", "gs", "az", "msc", "hf")
-
 HUB = "hf://datasets/"
 """How URLs of data sets on the Hugging Face hub start."""
 
@@ -67,9 +66,6 @@ def split_url(url: str) -> tuple[str, str]:
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ConfigError(f"{url}: unknown kind of URL; expected a local path, or one of {known}")
     if scheme == "hf":
         match = _IN_HUB.fullmatch(url)
         if match is None:
@@ -82,28 +78,21 @@ def split_url(url: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", key.strip("/")
 
 
-class ObjectInfo(NamedTuple):
-    """The size of an object, and a version that changes when it is written again."""
-
-    num_bytes: int
-    version: str
-
-
-class Store(Protocol):
+class Bucket(Protocol):
     """The objects of one bucket, container, profile or data set. It may be used by several threads; any method raises
     `RequestError`."""
 
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, ObjectInfo | None]:
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, Version | None]:
         """(`num_bytes` bytes from `start`, or fewer if the object ends earlier; size and version of the
         object, if the answer has them)."""
 
     def read_all(self, key: str, at_most: int) -> bytes | int:
         """The whole object; if it is larger than `at_most` bytes and that is known before reading it, its size."""
 
-    def info(self, key: str) -> ObjectInfo:
+    def info(self, key: str) -> Version:
         """Size and version of an object."""
 
-    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def list(self, folder: str) -> Iterator[tuple[str, Version]]:
         """(path below `folder`, size and version) of every object below it."""
 
     def write(self, key: str, content: bytes | Path) -> str | None:

@@ -10,8 +10,9 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plugins.stores.clients import ObstoreStore, open_store
-from bridge_data.storage import local_copy, remote
+from bridge_data.plugins.stores import object_store
+from bridge_data.plugins.stores.clients import ObstoreBucket, open_bucket
+from bridge_data.storage import copies, local_copy
 from tests.object_store import Bucket, FaultyProxy, Server, faulty_proxy
 
 CONTENT = bytes(range(256)) * 1024
@@ -35,7 +36,7 @@ def proxy(s3_server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_long_is_read_in_pieces(
     url: str, proxy: FaultyProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(object_store, "PIECE_BYTES", 100_000)
     proxy.faults.extend([503, "cut"])
     assert storage.read(url, 1, len(CONTENT) - 1) == CONTENT[1:]
     assert storage.read_all(url) == storage.read_if_there(url) == CONTENT
@@ -46,7 +47,7 @@ def test_what_is_long_is_read_in_pieces(
 
 def test_what_is_there_is_listed_and_what_is_not_said_at_once(url: str, bucket: Bucket) -> None:
     for path in (f"{url}.idx", "s3://there-is-no-such-bucket/a"):
-        for action in (functools.partial(storage.read, start=0, num_bytes=1), storage.read_all, remote.info):
+        for action in (functools.partial(storage.read, start=0, num_bytes=1), storage.read_all, storage.version):
             with pytest.raises(DatasetError, match=f"{path}.*: no such object"):
                 action(path)
     assert storage.is_folder(bucket.url) and not storage.is_folder("s3://there-is-no-such-bucket/a")
@@ -102,7 +103,7 @@ def test_a_store_that_never_answers_is_an_error_after_a_bounded_time(
     url: str, proxy: FaultyProxy, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_TIMEOUT")
-    monkeypatch.setattr("bridge_data.plugins.stores.object_stores.FULL_S", 0.5)
+    monkeypatch.setattr("bridge_data.plugins.stores.store_requests.FULL_S", 0.5)
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "1")
     proxy.shared_fault, proxy.share = fault, 1.0
     start = time.monotonic()
@@ -130,12 +131,12 @@ def test_a_client_that_is_never_in_time_is_not_asked_again(
     """As one whose credentials take longer to get."""
     monkeypatch.delenv("AWS_TIMEOUT")
     monkeypatch.setattr("bridge_data.plugins.stores.clients._LATE_AT_FIRST", 3)
-    monkeypatch.setattr("bridge_data.plugins.stores.object_stores.FULL_S", 2.0)
+    monkeypatch.setattr("bridge_data.plugins.stores.store_requests.FULL_S", 2.0)
     proxy.faults.extend(["hang", 503] * 3)
     for _ in range(6):
         assert storage.read(url, 0, 10) == CONTENT[:10]
-    store, _ = open_store(url)
-    assert isinstance(store, ObstoreStore)
+    store, _ = open_bucket(url)
+    assert isinstance(store, ObstoreBucket)
     assert store._clients[0.5].is_useless and not store._clients[2.0].is_useless
 
 
@@ -167,7 +168,7 @@ COPY = "import sys; from bridge_data.storage import local_copy; print(local_copy
 
 
 def test_a_copy_is_made_once_and_anew_when_the_object_changes(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(copies, "PIECE_BYTES", 1000)
     content = bytes(range(256)) * 50
     (bucket.folder / "index").write_bytes(content)
     first = local_copy(f"{bucket.url}/index")
@@ -213,4 +214,4 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
         ("BRIDGE_DATA_CACHE", "/fast", "/fast"),
     ):
         monkeypatch.setenv(name, value)
-        assert remote.cache_folder() == Path(folder)
+        assert copies.cache_folder() == Path(folder)

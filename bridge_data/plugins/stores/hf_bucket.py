@@ -1,6 +1,6 @@
 """The client of `hf://`: a data set on the Hugging Face hub, by the HTTP session of huggingface_hub.
 
-Reads the URL of a data set, `hf://datasets/OWNER/NAME[@REVISION]`, and keys. Returns what a `Store` returns. Raises
+Reads the URL of a data set, `hf://datasets/OWNER/NAME[@REVISION]`, and keys. Returns what a `Bucket` returns. Raises
 `RequestError`; a data set on the hub is only read.
 
 The revision is resolved to a commit once, and everything is read at that commit, so a push to the hub changes nothing
@@ -22,17 +22,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.stores.object_stores import (
+from bridge_data.plugins.stores.store_requests import (
     FULL_S,
     HUB,
     Denied,
     Missing,
-    ObjectInfo,
     RequestError,
     first_line,
     full_limit_s,
     is_transient_status,
 )
+from bridge_data.storage.store import Version
 
 MAX_KNOWN_FILES = 1 << 17
 
@@ -48,12 +48,12 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class _File(NamedTuple):
-    info: ObjectInfo
+    info: Version
     url: str
     """Where the content is: at the hub, or at the address that the hub gave last."""
 
 
-class HfStore:
+class HfBucket:
     """The data set at the URL `base`.
 
     Raises:
@@ -81,7 +81,7 @@ class HfStore:
         """The URL of the data set with the commit that is read."""
         return f"{HUB}{self._name}@{self._at_commit()}"
 
-    def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, ObjectInfo]:
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, Version]:
         file = self._file(key)
         try:
             return self._range(key, file, start, num_bytes), file.info
@@ -97,10 +97,10 @@ class HfStore:
             return num_bytes
         return self.read(key, 0, num_bytes)[0] if num_bytes else b""
 
-    def info(self, key: str) -> ObjectInfo:
+    def info(self, key: str) -> Version:
         return self._file(key).info
 
-    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def list(self, folder: str) -> Iterator[tuple[str, Version]]:
         prefix = f"{folder}/" if folder else ""
         path = f"/{quote(folder, safe='')}" if folder else ""
         url = f"{self._endpoint}/api/datasets/{self._name}/tree/{self._at_commit()}{path}?recursive=true"
@@ -109,7 +109,7 @@ class HfStore:
             for entry in entries:
                 name = entry["path"]
                 if entry["type"] == "file" and name.startswith(prefix):
-                    info = ObjectInfo(entry["size"], (entry.get("lfs") or entry)["oid"])
+                    info = Version(entry["size"], (entry.get("lfs") or entry)["oid"])
                     if name not in self._files:
                         self._remember(name, _File(info, self._resolve_url(name)))
                     yield name.removeprefix(prefix), info
@@ -137,7 +137,7 @@ class HfStore:
                 meta = self._hub.get_hf_file_metadata(url, timeout=FULL_S, endpoint=self._endpoint)
             if meta.size is None or meta.etag is None:
                 raise RequestError("the hub told no size or no ETag")
-            file = self._remember(key, _File(ObjectInfo(meta.size, meta.etag), meta.location))
+            file = self._remember(key, _File(Version(meta.size, meta.etag), meta.location))
         return file
 
     def _remember(self, key: str, file: _File) -> _File:

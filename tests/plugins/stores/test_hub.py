@@ -19,13 +19,12 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
-from bridge_data.plugins.stores import hf_store, object_stores
+from bridge_data.plugins.stores import hf_bucket, store_requests
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
-from bridge_data.storage import remote
 from tests.hub_server import TOKEN, HubDataset, HubServer, hub_server
+from tests.plugins.stores.test_training import loader, texts
 from tests.prepared import write_blend, write_texts
-from tests.storage.test_training import loader, texts
 from tests.tables import write_table_blend, write_text_table
 
 CONTENT = bytes(range(256)) * 40
@@ -154,8 +153,8 @@ def test_what_may_not_be_read_is_told_with_the_way_out(hub: HubServer, monkeypat
 def test_nothing_is_written_to_the_hub(hub: HubServer) -> None:
     url = new(hub).url
     for action in (
-        lambda: remote.write(f"{url}/a", b""),
-        lambda: remote.delete(f"{url}/small#1.txt"),
+        lambda: storage.write(storage.location(f"{url}/a"), b""),
+        lambda: storage.delete(storage.location(f"{url}/small#1.txt")),
         lambda: prepare(storage.location(url), functools.partial(split_by_ratio, ratio=parse_ratio("1,0,0"))),
     ):
         with pytest.raises((DatasetError, ConfigError), match=f"{url}.*only read.*hf upload"):
@@ -186,7 +185,7 @@ def test_offline_nothing_is_read_and_the_setting_is_named(hub: HubServer) -> Non
 def test_transient_faults_pass_and_one_that_stays_is_named(
     hub: HubServer, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (object_stores, hf_store):
+    for module in (store_requests, hf_bucket):
         monkeypatch.setattr(module, "FULL_S", 0.5)
     data = new(hub)
     url, start = f"{data.url}/large file.bin", time.monotonic()
@@ -208,7 +207,7 @@ def test_ranges_answered_whole_are_taken_from_small_files_only(hub: HubServer, m
     storage.read(url, 0, 1)
     hub.faults.append("whole")
     assert storage.read(url, 2, 4) == SMALL[2:6]
-    monkeypatch.setattr(hf_store, "MAX_WHOLE_BYTES", 5)
+    monkeypatch.setattr(hf_bucket, "MAX_WHOLE_BYTES", 5)
     hub.faults.extend(["whole"] * 2)
     with pytest.raises(DatasetError, match="answers a range with the whole file"):
         storage.read(url, 2, 4)

@@ -1,0 +1,187 @@
+"""Pack sources: which samples of a lane share a pack.
+
+A `PackSource` belongs to one lane. It chooses the members of the next pack, and makes packs of members. `OnlinePacker`
+is the usual one: it draws samples into a buffer, of which the task encoder chooses packs. `PackSources` opens one for
+each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=PairsOfLanes())`.
+
+    class Pairs:                                           # every two samples that come one after the other
+        def __init__(self, draws):
+            self.draws, self.held = draws, Held()
+        def next(self):
+            return [self.draws.next(), self.draws.next()]
+        def pack(self, items):
+            return self.draws.pack(items)
+        def state(self):
+            return None
+        def seek(self, state, held):
+            self.held = held
+        def upcoming(self, num_packs, most):
+            return self.draws.upcoming(2 * num_packs, most)
+
+    class PairsOfLanes(PackSources):
+        def open(self, dataset, draws, lane, state):
+            return Pairs(draws)
+
+A lane saves what its source holds as references, and what the source says itself as it is. So a lane that is restored
+goes on as if it had not been interrupted, if what a source does next follows from these two and the draws. When lanes
+are dealt again, what they hold is dealt with the rest of the data.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+
+from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.units import Item, Pack
+from bridge_data.order import SampleRef
+from bridge_data.order.state import LoaderState
+
+if TYPE_CHECKING:
+    from bridge_data.lanes.lane_dataset import LaneDataset
+
+Limit: TypeAlias = Literal["admitted", "cut"]
+
+_BUFFERS = "packing buffers"
+"""What is counted, as by a buffer of which nothing is left."""
+
+
+@dataclasses.dataclass(slots=True)
+class Held:
+    """What a source has drawn and not handed out: items that wait for a pack, and packs that are chosen. A chosen pack
+    is a list that does not change any more."""
+
+    carried: list[Item] = dataclasses.field(default_factory=list)
+    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
+
+
+class PackSource(Protocol):
+    """The packs of one lane."""
+
+    @property
+    def held(self) -> Held:
+        """What a state keeps as references."""
+
+    def next(self) -> list[Item]:
+        """The members of the next pack.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
+        of it."""
+
+    def state(self) -> Any:
+        """What a state keeps besides, as plain JSON; None if there is nothing."""
+
+    def seek(self, state: Any, held: Held) -> None:
+        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
+
+    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
+        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
+        those of `num_packs`."""
+
+
+class PackSources:
+    """Opens the pack sources of a data set, in each process. Here, those of online packing.
+
+    It is picklable, and is not changed by a run.
+    """
+
+    follows_draws: ClassVar[bool] = True
+    """Whether the samples of a lane are read in the order of its cursor, so that neighbours may be read together."""
+    limit: ClassVar[Limit] = "admitted"
+    """What a `Packing` of the encoder does to each sample before it is packed: the name of its method."""
+    makes_batches: bool = False
+    """Whether a pack is a micro-batch as it is."""
+    modules: tuple[str, ...] = ()
+    """What its sources import on first use."""
+
+    def fingerprint(self, dataset: "LaneDataset") -> dict[str, Any]:
+        """What must be equal, beside the order and the sizes, for a state to mean the same packs."""
+        return {}
+
+    def open(self, dataset: "LaneDataset", draws: Draws, lane: int, state: LoaderState) -> PackSource:
+        """The pack source of a lane of the job, which is then set to its position in `state`."""
+        size = dataset.batching.packing_buffer_size
+        assert size is not None
+        return OnlinePacker(draws, size)
+
+    def is_over(self, dataset: "LaneDataset", state: LoaderState) -> bool:
+        """Whether all lanes of finite data are in `state` and have nothing left, as far as is known without reading."""
+        return dataset.order.is_over(state, dataset.batching.max_micro_batches)
+
+    def check(self, dataset: "LaneDataset", state: LoaderState) -> None:
+        """Check that a saved state of these settings can be continued.
+
+        Raises:
+            StateError: if it cannot.
+        """
+
+    def redealt(
+        self, dataset: "LaneDataset", state: LoaderState, num_lanes: int, lanes: Collection[int]
+    ) -> LoaderState:
+        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        return dataset.order.redealt(state, num_lanes, lanes)
+
+
+class OnlinePacker:
+    """Packs that the task encoder chooses from a buffer of `size` samples."""
+
+    def __init__(self, draws: Draws, size: int) -> None:
+        self._draws, self._size, self.held = draws, size, Held()
+
+    def next(self) -> list[Item]:
+        """The members of the next pack."""
+        while not self.held.packs:
+            self._fill()
+        return self.held.packs.popleft()
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The pack of these members."""
+        return self._draws.pack(items)
+
+    def state(self) -> None:
+        """Nothing: it continues from what it holds."""
+
+    def seek(self, state: Any, held: Held) -> None:
+        """Continue with what was held."""
+        self.held = held
+
+    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
+        """Samples of the next buffer, if that is needed for so many packs."""
+        return self._draws.upcoming(self._size, most) if num_packs > len(self.held.packs) else []
+
+    def _fill(self) -> None:
+        """Fill the buffer, first with what the last one left over, and choose packs from it."""
+        draws, work, held = self._draws, self._draws.work, self.held
+        draws.count_from_here()
+        buffer = [item for item in held.carried if draws.read(item)]
+        held.carried = []
+        at_end = False
+        try:
+            while len(buffer) < self._size:
+                item = draws.next(self._size - len(buffer))
+                if draws.read(item):
+                    buffer.append(item)
+        except StopIteration:
+            at_end = True
+            if not buffer:
+                raise
+        packs, held.carried = work.select(buffer)
+        if not packs and held.carried:
+            if not at_end:
+                raise FatalSampleError(
+                    f"select_samples_to_pack of {type(work.hooks.encoder).__name__} formed no pack out of a "
+                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
+                    "or raise SkipSample for it before packing."
+                )
+            packs, held.carried = [[item] for item in held.carried], []
+        held.packs.extend(packs)
+        if packs:
+            draws.survivals.kept[_BUFFERS] += 1
+        else:
+            draws.count_skip(_BUFFERS)
