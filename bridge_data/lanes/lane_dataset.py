@@ -1,9 +1,8 @@
-"""A data set as lanes.
+"""`LaneDataset`: a plan, an order and a task encoder as one data set, which opens the lanes of a job.
 
-A `LaneDataset` combines a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
-lane of the job, from the start or from a saved state; any sample again, by its key. It holds no data and no handles, so
-it can be sent to worker processes. Guarantee: a lane opened from the state that came with a batch continues with the
-next batch.
+Reads a plan and the settings of a run. Returns any lane of the job, from the start or from a saved state, and any
+sample again, by its key. A lane opened from the state that came with a batch continues with the next batch. The data
+set holds no data and no handles, so it can be sent to worker processes.
 """
 
 import copy
@@ -286,8 +285,8 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ, unless packs are planned; differences
-        are logged.
+        Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
+        differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
         pass becomes the start of the next one.
