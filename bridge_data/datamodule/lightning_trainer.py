@@ -164,7 +164,7 @@ def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
         raise ConfigError(
             f"Trainer({given}={value}): the number of batches of this evaluation is not known before they are read, as "
             f"their samples are packed, grouped or made by generators. Set a number, such as "
-            f"{given}={max(1, int(value * data.num_batches()))}"
+            f"{given}={max(1, int(value * data.passes.num_batches()))}"
         ) from None
 
 

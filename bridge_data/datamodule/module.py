@@ -459,9 +459,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """What an iteration of training on `dataset` is for Lightning."""
         is_even, length = self.options.loader.ends == "even", dataset.virtual_epoch_length or None
         is_pass = dataset.finite and length is None
-        if is_pass and dataset.has_length:
-            length = dataset.num_batches(even=is_even)
-        return DataEpoch(length=length, is_pass=is_pass, num_batches=max(1, length or dataset.num_batches(even=True)))
+        if is_pass and dataset.passes.has_length:
+            length = dataset.passes.num_batches(even=is_even)
+        return DataEpoch(
+            length=length, is_pass=is_pass, num_batches=max(1, length or dataset.passes.num_batches(even=True))
+        )
 
     @property
     def _validation_options(self) -> TrainingOptions:
