@@ -124,6 +124,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         DatasetError: if its data sets cannot be joined.
     """
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
+    prepare_metadataset = extension("features", "join_indexes", needed_by=f"preparing the joins of {path}")
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
         made = extension("features", "join_indexes", needed_by=str(path))(
             path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress
