@@ -175,7 +175,7 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
         return None
     [*earlier, (_, geometry)] = state.generations
     is_dealt_again = bool(earlier) or geometry != [[0]]
-    return None if is_dealt_again else dataset.num_micro_batches
+    return None if is_dealt_again else dataset.passes.num_micro_batches
 
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:
