@@ -6,6 +6,7 @@ Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, chec
     loader            `SavableDataLoader`: iterators, saving, restoring, closing
     position          whose turn it is in the job's sequence of micro-batches, and the state to save
     lane_pool         who runs the lanes: the protocol `LanePool`, and this process as one
+    pools             which pool a loader has
     lane_runner       running lanes in a process: the trainer's, or a worker
     workers           `LanePool` of worker processes, their replacement, and batches in shared memory
     pinning           `LanePool` around one, whose batches a thread copies to page-locked memory

@@ -24,7 +24,7 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.lane_pool import open_pool
+from bridge_data.loader.pools import open_pool
 from bridge_data.loader.position import LaneSchedule
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig

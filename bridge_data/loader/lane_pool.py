@@ -1,8 +1,7 @@
-"""Who runs the lanes of a rank: a `LanePool`, which a loader has for its whole life.
+"""Who runs the lanes of a rank: the protocol `LanePool`, and this process as one, for loaders without workers.
 
-`open_pool` reads a data set and the options of its loader. Returns the pool: this process if it has no workers
-(`InProcessPool`), worker processes (`workers.worker_pool`), or what an extension offers for the option `workers`.
-Raises `WorkerError` if workers cannot be started as asked.
+A loader has one pool for its whole life (see `pools`). The others are `workers.worker_pool`, and what an extension
+offers for the option `workers`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.order.state import LoaderState
-from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.arena import PrivateArena
 
 Pin: TypeAlias = Callable[[Any], Any]
@@ -96,27 +93,3 @@ class InProcessPool:
 
     def close(self) -> None:
         """Nothing: there are no processes."""
-
-
-def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None) -> LanePool:
-    """What runs the lanes of a loader with these options; with `pin`, batches come pinned.
-
-    Raises:
-        ConfigError: if an option needs a plug-in that is not installed.
-        WorkerError: if workers cannot be started as asked.
-    """
-    pool: LanePool | None = None
-    if isinstance(config.workers, RayWorkers):
-        pool = extension("features", "ray", needed_by="workers=RayWorkers(...)")(dataset, config)
-    ranks = dataset.worker_config
-    if pool is None:
-        if not ranks.num_workers:
-            return InProcessPool(dataset, pin)
-        from bridge_data.loader.workers.worker_pool import WorkerPool  # here: without workers it is not needed
-
-        pool = WorkerPool(dataset, min(ranks.num_workers, len(ranks.lanes)), config)
-    if pin is None:
-        return pool
-    from bridge_data.loader.pinning import PinningPool
-
-    return PinningPool(pool, pin)

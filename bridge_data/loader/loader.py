@@ -18,9 +18,10 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.lane_pool import LanePool, open_pool
+from bridge_data.loader.lane_pool import LanePool
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
+from bridge_data.loader.pools import open_pool
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.order.extras import Recorder

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.lane_pool import InProcessPool, Interrupted, LanePool, open_pool
+from bridge_data.loader.lane_pool import InProcessPool, Interrupted, LanePool
+from bridge_data.loader.pools import open_pool
 from bridge_data.loader.position import Position
 from bridge_data.run_options import LoaderConfig
 from tests.loader.faults import Faults

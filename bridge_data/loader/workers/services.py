@@ -8,16 +8,37 @@ who makes samples, and when; never which ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from bridge_data.extensions import find_extension
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_runner import Ended, LaneRunner
+from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.workers.messages import Channel
+from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.run_options import LoaderConfig
 
-if TYPE_CHECKING:
-    from bridge_data.loader.workers.worker import Worker
+
+class ServedWorker(Protocol):
+    """A worker, as its service sees it."""
+
+    channel: Channel
+    """To the trainer."""
+    page: WatchPage
+    dataset: LaneDataset
+    runner: LaneRunner
+    schedule: LaneSchedule | None
+    """Whose turn it is; None before lanes begin, and after one has failed."""
+    num_batches: int
+    """Made since the lanes began."""
+    batch_bytes: int
+    """Size of the largest."""
+
+    @property
+    def num_allowed(self) -> int:
+        """Batches that it may make: those that the trainer asks for, and what the service adds."""
 
 
 class WorkerService(Protocol):
@@ -44,7 +65,7 @@ class WorkerService(Protocol):
         True, when it may make one more batch, which `num_beyond` then counts."""
 
 
-OpenService: TypeAlias = "Callable[[Worker], WorkerService]"
+OpenService: TypeAlias = Callable[[ServedWorker], WorkerService]
 """Opens the service of a worker. It is pickled."""
 
 

@@ -30,7 +30,6 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import LaneSchedule
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -48,6 +47,7 @@ from bridge_data.loader.workers.messages import (
 )
 from bridge_data.loader.workers.services import OpenService
 from bridge_data.loader.workers.shared_buffers import SharedArena, SharedBuffers
+from bridge_data.loader.workers.watch_page import WatchPage, spin_briefly
 from bridge_data.order.state import LaneState
 from bridge_data.replacement import replacement
 

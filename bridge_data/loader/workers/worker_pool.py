@@ -25,10 +25,11 @@ from bridge_data.loader.lane_pool import Interrupted
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher, ServerLost
-from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
+from bridge_data.loader.workers.link import WorkerLink
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
 from bridge_data.loader.workers.services import open_services
 from bridge_data.loader.workers.shared_buffers import BufferQuota
+from bridge_data.loader.workers.watch_page import WatchPage, spin_briefly
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 

@@ -20,7 +20,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial
@@ -29,14 +29,12 @@ from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
+from bridge_data.loader.workers.services import ServedWorker
 from bridge_data.loader.workers.shared_buffers import MAX_HELD_BUFFERS, MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.plugins.helping.job_table import NUM_JOBS, Job, JobTable
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode, writable_content
-
-if TYPE_CHECKING:
-    from bridge_data.loader.workers.worker import Worker
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
@@ -109,7 +107,7 @@ class OpenHelping(NamedTuple):
     """Number and bytes of the batches that it may prepare ahead besides those that the trainer asks for, while that
     waits for a peer."""
 
-    def __call__(self, worker: Worker) -> Helping:
+    def __call__(self, worker: ServedWorker) -> Helping:
         return Helping(self, worker)
 
 
@@ -117,7 +115,7 @@ class Helping:
     """What a worker gives to its peers and gets from them, a `WorkerService`: outcomes for its lanes while it posts
     jobs."""
 
-    def __init__(self, peers: OpenHelping, worker: Worker) -> None:
+    def __init__(self, peers: OpenHelping, worker: ServedWorker) -> None:
         self._index, self._num_workers, self._max_ahead = peers
         self._worker, self._page, self._encoder = worker, worker.page, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others

@@ -38,7 +38,7 @@ from bridge_data.loader.lane_pool import Interrupted
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
-from bridge_data.loader.workers.link import WatchPage, error_of
+from bridge_data.loader.workers.link import error_of
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     EndMessage,
@@ -49,6 +49,7 @@ from bridge_data.loader.workers.messages import (
     changed,
 )
 from bridge_data.loader.workers.shared_buffers import BufferQuota
+from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.loader.workers.worker import adopt
 from bridge_data.loader.workers.worker_pool import Restarts, Watchdog
 from bridge_data.order.state import LaneState, LoaderState
