@@ -285,8 +285,8 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ, unless packs are planned; differences
-        are logged.
+        Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
+        differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
         pass becomes the start of the next one.

@@ -44,6 +44,9 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
+    is_within_step = False
+    """Each batch comes with the state after it."""
+
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
         self.config = config or LoaderConfig()
