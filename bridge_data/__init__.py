@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from bridge_data.datamodule import EnergonDatasetBuilder as EnergonDatasetBuilder
     from bridge_data.datamodule import EnergonDatasetConfig as EnergonDatasetConfig
     from bridge_data.datamodule import EnergonMultiModalDataModule as EnergonMultiModalDataModule
-    from bridge_data.datamodule import JsonlSink as JsonlSink
-    from bridge_data.datamodule import LogSink as LogSink
-    from bridge_data.datamodule import MetricsCallback as MetricsCallback
-    from bridge_data.datamodule import MetricsReporter as MetricsReporter
-    from bridge_data.datamodule import MetricsServer as MetricsServer
-    from bridge_data.datamodule import TensorBoardSink as TensorBoardSink
     from bridge_data.datamodule import cyclic_iter as cyclic_iter
     from bridge_data.decode import SampleDecoder as SampleDecoder
     from bridge_data.encoders import FamilyConfig as FamilyConfig
@@ -92,6 +86,12 @@ if TYPE_CHECKING:
     from bridge_data.loader.checkpoint import save_states as save_states
     from bridge_data.order.state import merge_states as merge_states
     from bridge_data.plan import InMemoryDataset as InMemoryDataset
+    from bridge_data.plugins.metrics.lightning_callback import MetricsCallback as MetricsCallback
+    from bridge_data.plugins.metrics.metric_sinks import JsonlSink as JsonlSink
+    from bridge_data.plugins.metrics.metric_sinks import LogSink as LogSink
+    from bridge_data.plugins.metrics.metric_sinks import MetricsReporter as MetricsReporter
+    from bridge_data.plugins.metrics.metric_sinks import MetricsServer as MetricsServer
+    from bridge_data.plugins.metrics.metric_sinks import TensorBoardSink as TensorBoardSink
     from bridge_data.prepare import ShardWriter as ShardWriter
     from bridge_data.prepare import write as write
     from bridge_data.run_options import Memo as Memo

@@ -300,7 +300,7 @@ class LoaderConfig:
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
         )
 
-    def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
+    def stall_timeout_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
         limits = [self.watchdog_timeout_seconds, self.sample_timeout_s if on_sample else None]
         if first_batch and self.watchdog_initial_timeout_seconds is not None:

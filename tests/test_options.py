@@ -21,9 +21,9 @@ from bridge_data import (
     get_val_datasets,
     options,
 )
-from bridge_data.datamodule.parallel import COSTS
 from bridge_data.errors import ConfigError
 from bridge_data.options import takes_options
+from bridge_data.plugins.sharing.assignment import COSTS
 from bridge_data.run_options import (
     DatasetOptions,
     LoaderConfig,

@@ -9,8 +9,16 @@ from typing import Any
 import click
 import pytest
 
-from bridge_data import FileStoreCachePool, Memo, ShardWriter, get_savable_loader, save_rank_state, save_states
-from bridge_data.datamodule import JsonlSink, TensorBoardSink
+from bridge_data import (
+    FileStoreCachePool,
+    JsonlSink,
+    Memo,
+    ShardWriter,
+    TensorBoardSink,
+    get_savable_loader,
+    save_rank_state,
+    save_states,
+)
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import load_states

@@ -57,16 +57,11 @@ def run(core: Path, *arguments: str) -> str:
     return done.stdout
 
 
-IMPORTS_PLUGINS = pytest.mark.xfail(strict=True, reason="edges of test_layers.TO_CUT: the core imports plug-ins")
-
-
-@IMPORTS_PLUGINS
 @pytest.mark.processes
 def test_a_usual_job_needs_no_plugin(core: Path) -> None:
     assert "right" in run(core, "-m", "tests.usual_job")
 
 
-@IMPORTS_PLUGINS
 @pytest.mark.processes
 @pytest.mark.parametrize("files", [QUICK, pytest.param(CONTRACTS, marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_the_contracts_of_the_core_need_no_plugin(core: Path, files: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ evaluations, with `save_state` and `restore_state`.
 
     module             `EnergonMultiModalDataModule`, the front; Lightning's hooks
     bridge             the same as Megatron-Bridge's `DatasetProvider`: its config, and the builder of its loaders
+    rank_loader        the loader of this rank, or what stands in its place on a rank without data
     trainer_loaders    `EnergonDataloader`: endless, saved and restored for all ranks at once; evaluations
     batch_schedule     the global batch size of each step
     encoder_settings   settings beside a ready task encoder: the encoder's own, or refused
@@ -26,16 +27,10 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.bridge import EnergonDatasetBuilder as EnergonDatasetBuilder
     from bridge_data.datamodule.bridge import EnergonDatasetConfig as EnergonDatasetConfig
     from bridge_data.datamodule.bridge import TaskEncoderConfig as TaskEncoderConfig
-    from bridge_data.datamodule.lightning_trainer import MetricsCallback as MetricsCallback
     from bridge_data.datamodule.module import EnergonMultiModalDataModule as EnergonMultiModalDataModule
     from bridge_data.datamodule.trainer_loaders import EnergonDataloader as EnergonDataloader
     from bridge_data.datamodule.trainer_loaders import ValidationDataloader as ValidationDataloader
     from bridge_data.datamodule.trainer_loaders import cyclic_iter as cyclic_iter
-    from bridge_data.plugins.metrics.metric_sinks import JsonlSink as JsonlSink
-    from bridge_data.plugins.metrics.metric_sinks import LogSink as LogSink
-    from bridge_data.plugins.metrics.metric_sinks import MetricsReporter as MetricsReporter
-    from bridge_data.plugins.metrics.metric_sinks import MetricsServer as MetricsServer
-    from bridge_data.plugins.metrics.metric_sinks import TensorBoardSink as TensorBoardSink
 
 _find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:

@@ -1,24 +1,22 @@
-"""Data in a Lightning `Trainer`: its settings, its progress, and the callback that logs metrics.
+"""Data in a Lightning `Trainer`: its settings, and its progress.
 
-Reads the trainer and the batch sizes of the DataModule, and the trainer's steps. Returns the number of batches it has
-trained on, and of batches it overfits; logs scalars `data/NAME` to each of its loggers (TensorBoard, CSV, W&B). Raises
-a ConfigError for a trainer whose steps are not those of the DataModule, or which would never end though it is told to.
+Reads the trainer and the batch sizes of the DataModule; the trainer's steps. Returns the number of batches it has
+trained on, and of batches it overfits. Raises `ConfigError` for a trainer whose steps are not those of the DataModule,
+or which never ends though it is told to.
 """
 
 import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch.callbacks import BatchSizeFinder, Callback
+from lightning.pytorch.callbacks import BatchSizeFinder
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.rank_loader import IdleDataloader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.plugins.metrics.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
-from bridge_data.plugins.sharing.sharing import IdleDataloader
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +164,7 @@ def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
         raise ConfigError(
             f"Trainer({given}={value}): the number of batches of this evaluation is not known before they are read, as "
             f"their samples are packed, grouped or made by generators. Set a number, such as "
-            f"{given}={max(1, int(value * data.num_batches()))}"
+            f"{given}={max(1, int(value * data.passes.num_batches()))}"
         ) from None
 
 
@@ -280,51 +278,3 @@ def _limited(limit: int | float, epoch_length: int | None) -> int | None:
     length = epoch_length or math.inf
     batches = min(limit, length) if isinstance(limit, int) else limit * length
     return None if batches == math.inf or math.isnan(batches) else int(batches)
-
-
-class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed
-    """Logs the metrics of all data-parallel ranks together every `every_steps` steps of the optimizer; if None, as
-    often as the trainer logs (`log_every_n_steps`). `sinks` get them too.
-
-    `trainer.train_dataloader` must be a loader of this package.
-    """
-
-    def __init__(self, every_steps: int | None = None, sinks: Sequence[MetricsSink] = ()) -> None:
-        self._every_steps, self._sinks = every_steps, sinks
-        self._reporter: MetricsReporter | None = None
-        self._last_step = 0
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Count from the step that the trainer is at.
-
-        Raises:
-            ConfigError: if its loader has no metrics.
-        """
-        loader = trainer.train_dataloader
-        if not hasattr(loader, "metrics"):
-            raise ConfigError(
-                f"MetricsCallback: the trainer's loader is a {type(loader).__name__}, which has no metrics; give the "
-                "trainer the DataModule of this package, or a loader of get_savable_loader"
-            )
-        every_steps = trainer.log_every_n_steps if self._every_steps is None else self._every_steps
-        self._reporter = MetricsReporter(loader, [_LoggersSink(trainer), *self._sinks], every_steps=max(1, every_steps))
-        self._last_step = trainer.global_step
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Report, if a step has just ended and a report is due."""
-        if self._reporter is not None and trainer.global_step != self._last_step:
-            self._last_step = trainer.global_step
-            self._reporter.step(self._last_step)
-
-
-class _LoggersSink:
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-
-    def write(self, report: MetricsReport) -> None:
-        values = {f"data/{name}": value for name, value in report.values().items()}
-        for log in self._trainer.loggers:
-            log.log_metrics(values, step=report.step)
-
-    def close(self) -> None:
-        """Does nothing: the loggers are the trainer's."""

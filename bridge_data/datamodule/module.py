@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
@@ -16,8 +17,8 @@ from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
-from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
+from bridge_data.datamodule.rank_loader import IdleDataloader, RankLoader, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
@@ -34,7 +35,6 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.plugins.sharing.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
@@ -195,7 +195,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
-        self._cost = None if balance is False or self.options.deals_packs else find_cost(balance, self.task_encoder)
+        self._balancing: Callable[[BatchSchedule, int, WorkerConfig], Any] | None = None
+        """What says how ranks balance a step; None if they do not."""
+        if balance is not False and not self.options.deals_packs:
+            balanced_by = extension("features", "balance", needed_by=f"balance={balance!r}")
+            self._balancing = balanced_by(balance, self.task_encoder)
         if task_encoder is not None:
             self._check_beside(task_encoder)
 
@@ -278,7 +282,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self.train_dataloader_object is None:
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
+            balancing = None if self._balancing is None else self._balancing(schedule, num_micro_batches, config)
             strict = self.options.trainer.strict_restore
             loader = self._rank_loader(dataset, self.options.loader, balancing)
             train = (
@@ -309,7 +313,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         epoch = self._epoch
         if self.trainer is None or epoch is None:
             return None, False
-        balanced = self._cost is not None and world_size > 1
+        balanced = self._balancing is not None and world_size > 1
         lightning_trainer.check_trainer(self.trainer, schedule, num_micro_batches, epoch, balanced=balanced)
         if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
             lightning_trainer.check_new(self.trainer, type(self).__qualname__)
@@ -363,9 +367,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             loader, cyclic=False, eval_batches=self.options.trainer.eval_batches, num_trained=self._num_trained
         )
 
-    def _rank_loader(
-        self, dataset: LaneDataset, config: LoaderConfig, balancing: Balancing | None = None
-    ) -> "RankLoader | None":
+    def _rank_loader(self, dataset: LaneDataset, config: LoaderConfig, balancing: Any = None) -> RankLoader | None:
         loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection, balancing)
         if dataset.worker_config.num_workers:
             self._early_server.release()  # the loader has it now
@@ -457,9 +459,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """What an iteration of training on `dataset` is for Lightning."""
         is_even, length = self.options.loader.ends == "even", dataset.virtual_epoch_length or None
         is_pass = dataset.finite and length is None
-        if is_pass and dataset.has_length:
-            length = dataset.num_batches(even=is_even)
-        return DataEpoch(length=length, is_pass=is_pass, num_batches=max(1, length or dataset.num_batches(even=True)))
+        if is_pass and dataset.passes.has_length:
+            length = dataset.passes.num_batches(even=is_even)
+        return DataEpoch(
+            length=length, is_pass=is_pass, num_batches=max(1, length or dataset.passes.num_batches(even=True))
+        )
 
     @property
     def _validation_options(self) -> TrainingOptions:

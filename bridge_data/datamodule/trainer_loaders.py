@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from bridge_data.datamodule.parallel import BackgroundLoader, RankLoader
+from bridge_data.datamodule.rank_loader import RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_state
@@ -112,7 +112,7 @@ class EnergonDataloader(Iterator[Any]):
         """
         self._forget_whole_steps()
         own = self._states[0] if self._states else self.dataloader.snapshot()
-        if not self._states and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
+        if not self._states and self.dataloader.is_within_step:
             warnings.warn(
                 "the position is saved within a step, which balanced ranks draw as a whole: it is the one at the "
                 "start of the step, so its batches come again after a restore. Save after whole steps; "

@@ -5,7 +5,9 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
 
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass
-    lane          one lane: draws references, fills packing buffers and groups, cuts batches; its state
+    lane          one lane: draws samples, packs them, fills buckets, cuts batches; its state
+    draws         the samples of a lane in their order, made; what waits, as its state keeps it
+    pack_source   which samples share a pack: the online packer, and the seam for others
     maker         from references to samples: reading, decoding, the hooks of samples
     assembly      what is done to samples together: packs, groups and batches, by the hooks
     upcoming      what a lane loads next, for whoever makes samples before the lane needs them

@@ -13,7 +13,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.maker import EncodingMaker, Key, mark
-from bridge_data.lanes.observing import SampleTimes
+from bridge_data.lanes.produced import SampleTimes
 from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.task import STAGES, does_something, hook_of, is_overridden
 

@@ -12,8 +12,10 @@ bucket with such units (`_next_bucket`; with groups, one of several: `_next_grou
 """
 
 import collections
+import functools
 import itertools
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -81,10 +83,8 @@ class Lane:
         self._survivals = Survivals(*position, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
-        new_upcoming = self._new_upcoming
-        view = LaneView(
-            number=self.number, times=work.times, new_upcoming=new_upcoming, new_trial=trial, maker=work.maker
-        )
+        upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, extras)
+        view = LaneView(number=self.number, times=work.times, new_upcoming=upcoming, new_trial=trial, maker=work.maker)
         maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
         self.draws = Draws(cursor, work, maker, self._survivals, extras=extras, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
@@ -141,11 +141,7 @@ class Lane:
         noted = COUNTS.take_image_notes()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
-    def _new_upcoming(self) -> Upcoming:
-        """A view of what it loads next."""
-        return Upcoming(self._look, self._batching.batch_size or 1, self._extras)
-
-    def _look(self, num_units: int, most: int) -> Sequence[SampleRef]:
+    def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
         of = self.draws if self.packs is None else self.packs
         return of.upcoming(num_units, most)
@@ -189,7 +185,7 @@ class Lane:
                 self._num_read = sum(unit.num_samples for unit in read)
                 self._tokens = _tokens_told(read)
             keys = self.work.keys_of(read)
-            if self._extras is not None:
+            if self._extras is not None and self._extras.want_samples:
                 numbers, flat = self.work.numbers, [*itertools.chain.from_iterable(keys)]
                 samples = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
                 self._batched = [SampleRef(numbers[name], *place) for name, *place in samples]
@@ -304,8 +300,12 @@ class Lane:
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
+        if self._extras is not None and (saved := self._extras.save()):
+            state["extras"] = saved
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["packs"] = own
+        if self._extras is not None and (saved := self._extras.save()):
+            state["extras"] = saved
         if pending := self.pending:
             state["pending"] = self.draws.written(pending)
         return state
@@ -342,6 +342,17 @@ class Lane:
 
 
 _NOTHING = Held()
+
+
+def _look_of(lane: Lane) -> Callable[[int, int], Sequence[SampleRef]]:
+    """`Lane.look`, for a wrapper of its maker, which must not keep the lane alive."""
+    of = weakref.ref(lane)
+
+    def look(num_units: int, most: int) -> Sequence[SampleRef]:
+        lane = of()
+        return () if lane is None else lane.look(num_units, most)
+
+    return look
 
 
 def _tokens_told(units: Sequence[Unit]) -> tuple[int, int] | None:

@@ -1,9 +1,8 @@
-"""A data set as lanes.
+"""`LaneDataset`: a plan, an order and a task encoder as one data set, which opens the lanes of a job.
 
-A `LaneDataset` combines a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
-lane of the job, from the start or from a saved state; any sample again, by its key. It holds no data and no handles, so
-it can be sent to worker processes. Guarantee: a lane opened from the state that came with a batch continues with the
-next batch.
+Reads a plan and the settings of a run. Returns any lane of the job, from the start or from a saved state, and any
+sample again, by its key. A lane opened from the state that came with a batch continues with the next batch. The data
+set holds no data and no handles, so it can be sent to worker processes.
 """
 
 import copy
@@ -15,8 +14,6 @@ from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
@@ -27,6 +24,7 @@ from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane, OpenPacks
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.pack_source import PackSources
+from bridge_data.lanes.pass_length import PassLength
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.units import Batching
@@ -34,7 +32,6 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.row import Ints
 from bridge_data.order.sample_blend import BlendRule
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
@@ -48,7 +45,7 @@ from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -97,7 +94,6 @@ class LaneDataset:
         """How often a pass over finite data repeats them, exactly: when the lanes end, it restarts them."""
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
-        self._is_longer = False
         self._shuffle = shuffle
         self.pack_sources = PackSources()
         """Opens the pack sources of the lanes, if samples are packed."""
@@ -108,7 +104,7 @@ class LaneDataset:
         if any(source.withheld for source in plan.sources):
             kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
             self.extras = (kind.of_data(plan.sources, self.order.source_names),)
-        self.work()  # raises for contradictory hooks here rather than in a worker
+        _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
 
@@ -120,86 +116,19 @@ class LaneDataset:
         of shuffled data with over a million chunks, lanes have about equal shares. For endless data it is the same on
         all ranks, so that their epochs end together.
         """
-        return self.num_batches()
-
-    def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
-        """The batches that this rank gets in a pass, as by `len`; if `even`, those of the rank with the most. A resumed
-        run may have another number of lanes than the `WorkerConfig`."""
-        even = even or not self._ends
-        longest = self.virtual_epoch_length
-        if longest and not (self._ends and self.begins_anew):
-            return longest
-        rank = 0 if even else self.worker_config.rank
-        length = self._num_of_rank(rank, self.num_micro_batches)
-        of_lanes = self._batches_of_lanes(num_lanes or self.worker_config.num_lanes)
-        if of_lanes is not None:  # of some lanes the last batch is smaller
-            of_ranks = of_lanes.reshape(-1, self.worker_config.world_size).sum(0)
-            length = int(of_ranks.max() if even else of_ranks[rank])
-        if self._ends:
-            length = length * math.floor(self.repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
-        return min(length, longest or length)
+        return self.passes.num_batches()
 
     @functools.cached_property
-    def _counted(self) -> dict[int, Ints | None]:
-        """`_batches_of_lanes`, by the number of lanes."""
-        return {}
-
-    def _batches_of_lanes(self, num_lanes: int) -> Ints | None:
-        """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
-        if num_lanes not in self._counted:
-            size, limit = self.batching.batch_size or 1, self.batching.max_micro_batches
-            total = self.order.samples_of_lanes(num_lanes) if self._ends and self._is_plain else None
-            if total is not None:
-                total = total // size if self.batching.drop_last else -(-total // size)
-                if limit is not None:
-                    total = np.minimum(total, -((np.arange(num_lanes) - limit) // num_lanes).clip(max=0))
-            self._counted[num_lanes] = total
-        return self._counted[num_lanes]
-
-    def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
-        return -(-max(0, num_micro_batches - rank) // self.worker_config.world_size)
-
-    @property
-    def num_micro_batches(self) -> int:
-        """The micro-batches of the whole job in a pass (endless data: in an epoch). Exact if `len` is."""
-        samples, size = self.plan.num_samples, self.batching.batch_size or 1
-        if self.plan.repetitions is not None:
-            pairs = zip(self.plan.repetitions, self.plan.sources, strict=True)
-            samples = math.floor(sum(times * source.num_samples for times, source in pairs))
-        total = samples // size if self.batching.drop_last else -(-samples // size)
-        limit = self.batching.max_micro_batches
-        return total if limit is None else min(total, limit)
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the number of batches in a pass is known before: not with packs, generators or groups."""
-        return bool(self.virtual_epoch_length) or (self._is_plain and not (self._ends and self._is_longer))
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether the number of samples gives the number of batches."""
-        return self.batching.packing_buffer_size is None and not self.may_multiply
-
-    def note_end(self, state: LoaderState) -> None:
-        """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
-        a pass has more batches than `len` says."""
-        of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
-        if of_lanes is not None:
-            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
-        else:
-            longest = self._num_of_rank(0, self.num_micro_batches)
-            is_longer = state.micro_batch_index > longest * self.worker_config.world_size
-        self._is_longer = self._is_longer or is_longer
-
-    @property
-    def _ends(self) -> bool:
-        """Whether there is an end, apart from that of virtual epochs."""
-        return self.finite and self.repeats < math.inf
-
-    def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
-        """Whether the pass restarts with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
-        left = self.repeats - state.repetition - 1
-        return left >= 1 or (left > 0 and self._num_of_last_repetition > (0 if even else self.worker_config.rank))
+    def passes(self) -> PassLength:
+        """How many batches a pass has, and whether the lanes begin again after their end."""
+        return PassLength(
+            *(self.plan, self.order, self.batching, self.worker_config),
+            finite=self.finite,
+            repeats=self.repeats,
+            virtual_epoch_length=self.virtual_epoch_length,
+            begins_anew=self.begins_anew,
+            may_multiply=self.may_multiply,
+        )
 
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
@@ -214,21 +143,10 @@ class LaneDataset:
         lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
-    def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
-        """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, slot = self.worker_config, state.micro_batch_index
-        slot += 0 if even else (config.rank - slot) % config.world_size
-        return state.repetition + 1 > self.repeats and slot >= self._num_of_last_repetition
-
-    @property
-    def _num_of_last_repetition(self) -> int:
-        """Micro-batches of the job in the last repetition, if `repeats` is not whole."""
-        return math.floor(self.num_micro_batches * (self.repeats % 1))
-
     @property
     def may_multiply(self) -> bool:
         """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
-        return self.work().may_multiply
+        return self._unused_work.may_multiply
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -244,7 +162,7 @@ class LaneDataset:
 
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
-        of_samples = () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
+        of_samples = () if self._unused_work.is_plain else ("torch", "numpy.random", "PIL.Image")
         return *of_samples, *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:
@@ -286,8 +204,8 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ, unless packs are planned; differences
-        are logged.
+        Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
+        differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
         pass becomes the start of the next one.
@@ -305,7 +223,7 @@ class LaneDataset:
         num_lanes = num_lanes_after(config, state.num_lanes)
         if state.ended or (self.finite and self.pack_sources.is_over(self, state)):
             new = self.new_state(num_lanes)
-            goes_on = not state.ended and self.is_repeated_after(state, even=True)
+            goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
         self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
@@ -444,6 +362,11 @@ class LaneDataset:
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
         return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
+
+    @functools.cached_property
+    def _unused_work(self) -> Assembly:
+        """Knows what the hooks are, and calls none."""
+        return self.work()
 
     def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
         """Makes samples of any lane of the job, inside these wrappers, by default its own."""

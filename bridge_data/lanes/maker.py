@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from bridge_data.data import RawSample
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.observing import SampleTimes
+from bridge_data.lanes.produced import SampleTimes
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.process_counts import COUNTS

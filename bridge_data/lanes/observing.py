@@ -1,63 +1,27 @@
 """What is measured while samples are made: how long each takes, and, for an observer, each read.
 
-`TimedMaker` and `ObservedMaker` wrap a maker, and return what it makes. `SampleTimes` keeps the times of a lane. The
-hooks call an `Observer` themselves; see `Hooks.run`. A profiler may start at any batch, so whether there is an observer
-is asked for each block of samples.
+`TimedMaker` and `ObservedMaker` wrap a maker, and return what it makes. The hooks call an `Observer` themselves; see
+`Hooks.run`. A profiler may start at any batch, so whether there is an observer is asked for each block of samples.
 """
 
 import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from bridge_data.lanes.produced import NONE_SLOWEST
+from bridge_data.data import RawSample
+from bridge_data.lanes.maker import EncodingMaker, Made, Maker
+from bridge_data.lanes.produced import SampleTimes
 from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
-
-if TYPE_CHECKING:
-    from bridge_data.data import RawSample
-    from bridge_data.lanes.maker import EncodingMaker, Made, Maker
-    from bridge_data.task.observer import Observer
-
-
-class SampleTimes:
-    """The times of the samples of one lane."""
-
-    def __init__(self) -> None:
-        self.num_loaded = self._loading_ns = self._slowest_ns = 0
-        self._slowest: SampleRef | None = None  # if it was found since it was last taken
-
-    def note(self, ref: SampleRef, began_ns: int) -> int:
-        """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
-        work on the next starts."""
-        now_ns = time.perf_counter_ns()
-        self._loading_ns += now_ns - began_ns
-        if now_ns - began_ns > self._slowest_ns:
-            self._slowest_ns, self._slowest = now_ns - began_ns, ref
-        return now_ns
-
-    def take_loading(self) -> tuple[int, int]:
-        """How many samples were loaded since the last call, and how many nanoseconds that took, without the reads of
-        objects, which another process would do again."""
-        loading = self.num_loaded, self._loading_ns - COUNTS.store_ns
-        self.num_loaded = self._loading_ns = COUNTS.store_ns = 0
-        return loading
-
-    def take_slowest(self) -> tuple[int, int, int, int]:
-        """`Counts.slowest` since the last call."""
-        if self._slowest is None:
-            return NONE_SLOWEST
-        (source, epoch, index, _), self._slowest = self._slowest, None
-        return self._slowest_ns, source, epoch, index
+from bridge_data.task.observer import Observer
 
 
 class TimedMaker:
     """Notes in `times` how long `inner` takes for each sample, or for many that it makes at once."""
 
-    def __init__(self, inner: "Maker", times: SampleTimes) -> None:
+    def __init__(self, inner: Maker, times: SampleTimes) -> None:
         self._inner, self._times = inner, times
 
-    def make(self, refs: Sequence[SampleRef]) -> "Iterable[Made]":
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`."""
         began_ns, times = time.perf_counter_ns(), self._times
         times.num_loaded += len(refs)
@@ -67,7 +31,7 @@ class TimedMaker:
         times.note(refs[0], began_ns)
         return made
 
-    def _each(self, refs: Sequence[SampleRef], made: "Iterable[Made]", began_ns: int) -> "Iterator[Made]":
+    def _each(self, refs: Sequence[SampleRef], made: Iterable[Made], began_ns: int) -> Iterator[Made]:
         note = self._times.note
         for ref, one in zip(refs, made, strict=True):
             began_ns = note(ref, began_ns)
@@ -77,10 +41,10 @@ class TimedMaker:
 class ObservedMaker:
     """Makes samples as `maker` does; while there is an observer, one by one, with each read inside the stage `read`."""
 
-    def __init__(self, maker: "EncodingMaker") -> None:
+    def __init__(self, maker: EncodingMaker) -> None:
         self._maker = maker
 
-    def make(self, refs: Sequence[SampleRef]) -> "Iterable[Made]":
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`."""
         observer = self._maker.hooks.observer
         if observer is None:
@@ -88,7 +52,7 @@ class ObservedMaker:
         return self._maker.make_each(refs, functools.partial(_read, self._maker, observer))
 
 
-def _read(maker: "EncodingMaker", observer: "Observer", ref: SampleRef) -> "RawSample":
+def _read(maker: EncodingMaker, observer: Observer, ref: SampleRef) -> RawSample:
     """That of the first sample of a block takes the time of the block."""
     observer.begin("read", maker.names.keys[ref.source])
     try:

@@ -30,16 +30,17 @@ are dealt again, what they hold is dealt with the rest of the data.
 import collections
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.units import Item, Pack
+from bridge_data.lanes.units import Batching, Item, Pack
 from bridge_data.order import SampleRef
+from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
-
-if TYPE_CHECKING:
-    from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.plan import Plan
+from bridge_data.task import TaskEncoder
+from bridge_data.topology import WorkerConfig
 
 Limit: TypeAlias = Literal["admitted", "cut"]
 
@@ -85,6 +86,16 @@ class PackSource(Protocol):
         those of `num_packs`."""
 
 
+class PackedData(Protocol):
+    """What pack sources may know of their data set, a `LaneDataset`."""
+
+    plan: Plan
+    order: PlanOrder
+    batching: Batching
+    task_encoder: TaskEncoder[Any, Any, Any, Any]
+    worker_config: WorkerConfig
+
+
 class PackSources:
     """Opens the pack sources of a data set, in each process. Here, those of online packing.
 
@@ -100,30 +111,28 @@ class PackSources:
     modules: tuple[str, ...] = ()
     """What its sources import on first use."""
 
-    def fingerprint(self, dataset: "LaneDataset") -> dict[str, Any]:
+    def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal, beside the order and the sizes, for a state to mean the same packs."""
         return {}
 
-    def open(self, dataset: "LaneDataset", draws: Draws, lane: int, state: LoaderState) -> PackSource:
+    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> PackSource:
         """The pack source of a lane of the job, which is then set to its position in `state`."""
         size = dataset.batching.packing_buffer_size
         assert size is not None
         return OnlinePacker(draws, size)
 
-    def is_over(self, dataset: "LaneDataset", state: LoaderState) -> bool:
+    def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
         """Whether all lanes of finite data are in `state` and have nothing left, as far as is known without reading."""
         return dataset.order.is_over(state, dataset.batching.max_micro_batches)
 
-    def check(self, dataset: "LaneDataset", state: LoaderState) -> None:
+    def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that a saved state of these settings can be continued.
 
         Raises:
             StateError: if it cannot.
         """
 
-    def redealt(
-        self, dataset: "LaneDataset", state: LoaderState, num_lanes: int, lanes: Collection[int]
-    ) -> LoaderState:
+    def redealt(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
         return dataset.order.redealt(state, num_lanes, lanes)
 

@@ -1,13 +1,13 @@
 """How samples are read: in which blocks, and how far ahead from object stores.
 
-`plan_blocks` says which sources are read block by block, and which sample by sample, by the bytes that a process may
-hold. Guarantee: what is read in blocks is expected to fit; sources that yield most samples per byte held come first.
+`plan_blocks` returns which sources are read block by block, and which sample by sample, by the bytes that a process may
+hold. What is read in blocks is expected to fit; sources that yield most samples per byte held come first.
 
 `ReadAhead` announces to the storage what a lane will read, from a second cursor (the scout) that runs ahead of the
-lane's own. Guarantee: only reads that the lane will need are announced, at most its share of `AHEAD_BYTES` at a time;
-no sample depends on whether it was announced.
+lane's own. Only reads that the lane will need are announced, at most its share of `AHEAD_BYTES` at a time. No sample
+depends on whether it was announced.
 
-The scout examines a lot of samples at a time, so that neighbours come with one request; a block is requested with
+The scout examines several samples at a time, so that neighbours come with one request; a block is requested with
 the first of its samples. Requests wait until they fit the budget, and are announced evenly: a window starts with many
 blocks and ends with none, so the scout runs far enough ahead that the blocks of the next window are fetched during this
 one. Fetched all at once, they would saturate network and cores for a while, and then leave them idle.

@@ -25,7 +25,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
 from bridge_data.loader.lane_pool import open_pool
-from bridge_data.loader.position import Turns
+from bridge_data.loader.position import LaneSchedule
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig, is_distributed, process_of
@@ -156,14 +156,14 @@ def first_of_job(dataset: LaneDataset, config: LoaderConfig) -> Any | None:
     """The first batch of the job, whichever rank it is for; None if it has none. A pool of its own makes it."""
     state = dataset.new_state()
     every_lane = dataclasses.replace(state, lanes={lane: {} for lane in range(state.num_lanes)})
-    turns = Turns(every_lane, every_lane.lanes)
+    schedule = LaneSchedule(every_lane, every_lane.lanes)
     with contextlib.closing(open_pool(dataset, config)) as pool:
-        pool.begin(turns.lanes, every_lane)
-        while turns:
-            item = pool.take(turns.lane)
+        pool.begin(schedule.lanes, every_lane)
+        while schedule:
+            item = pool.take(schedule.lane)
             if isinstance(item, Produced):
                 return item.batch
-            turns.end_lane()
+            schedule.end_lane()
     return None
 
 
@@ -175,7 +175,7 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
         return None
     [*earlier, (_, geometry)] = state.generations
     is_dealt_again = bool(earlier) or geometry != [[0]]
-    return None if is_dealt_again else dataset.num_micro_batches
+    return None if is_dealt_again else dataset.passes.num_micro_batches
 
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:

@@ -44,6 +44,9 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
+    is_within_step = False
+    """Each batch comes with the state after it."""
+
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
         self.config = config or LoaderConfig()
@@ -79,13 +82,15 @@ class SavableDataLoader:
         Raises:
             TypeError: without `virtual_epoch_length`, if samples are packed or grouped, or hooks are generators.
         """
-        if not self.dataset.has_length:
+        if not self.dataset.passes.has_length:
             raise TypeError(
                 "the length of this loader is not known before it is read, because of packing, of hooks that return "
                 "generators, or of batch_group_criterion. Set virtual_epoch_length, or count batches; "
                 "len(loader.dataset) is an estimate, which counts samples"
             )
-        return self.dataset.num_batches(even=self.even_ends is not None, num_lanes=self._position.state.num_lanes)
+        return self.dataset.passes.num_batches(
+            even=self.even_ends is not None, num_lanes=self._position.state.num_lanes
+        )
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
@@ -275,7 +280,7 @@ class Iteration(Timed[Any]):
         if batch is _NONE_LEFT:
             self._stage = _Stage.OVER
             loader._position.end_pass()
-            loader.dataset.note_end(loader._position.state)
+            loader.dataset.passes.note_end(loader._position.state)
             raise StopIteration
         is_complete = self._is_complete()
         if is_complete or loader._position.is_at_virtual_epoch:
@@ -303,7 +308,7 @@ class Iteration(Timed[Any]):
         batch = self._take()
         if batch is not _NONE_LEFT:
             return batch
-        is_repeated = loader.dataset.is_repeated_after(loader._position.state, even=loader.even_ends is not None)
+        is_repeated = loader.dataset.passes.is_repeated_after(loader._position.state, even=loader.even_ends is not None)
         if not is_repeated and not may_begin_next:
             return _NONE_LEFT
         loader._rewind(within_pass=is_repeated)
@@ -312,7 +317,7 @@ class Iteration(Timed[Any]):
     def _is_complete(self) -> bool:
         """Whether the pass ends here, within a repetition of the data that is not whole."""
         loader = self._loader
-        return loader.dataset.pass_is_complete(loader._position.state, even=loader.even_ends is not None)
+        return loader.dataset.passes.is_complete(loader._position.state, even=loader.even_ends is not None)
 
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
@@ -324,7 +329,7 @@ class Iteration(Timed[Any]):
             loader._is_within_pass = True
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
-        if loader.dataset.pass_is_complete(loader._position.state):  # only other ranks have one in this step
+        if loader.dataset.passes.is_complete(loader._position.state):  # only other ranks have one in this step
             item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_index())
         step = ends.step(loader._position.state.micro_batch_index, *own)

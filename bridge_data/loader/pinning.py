@@ -16,7 +16,7 @@ from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
 from bridge_data.loader.lane_pool import LanePool, Pin
 from bridge_data.loader.lane_runner import Ended
-from bridge_data.loader.position import Turns
+from bridge_data.loader.position import LaneSchedule
 from bridge_data.order.state import LoaderState
 
 
@@ -50,7 +50,7 @@ class PinningPool:
     def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
         self._stop()
         self._pool.begin(lanes, state)
-        self._thread = _PinningThread(self._pool, Turns(state, lanes), self._pin)
+        self._thread = _PinningThread(self._pool, LaneSchedule(state, lanes), self._pin)
         self._thread.begin()
 
     def take(self, lane: int) -> Produced[Any] | Ended:
@@ -75,11 +75,11 @@ class PinningPool:
 
 
 class _PinningThread:
-    """Takes the items of `pool` by the `turns`, and pins them by `pin`, from `begin` on. No one else may use the pool
-    until `stop`."""
+    """Takes the items of `pool` by the `schedule`, and pins them by `pin`, from `begin` on. No one else may use the
+    pool until `stop`."""
 
-    def __init__(self, pool: LanePool, turns: Turns, pin: Pin) -> None:
-        self._pool, self._turns, self._pin = pool, turns, pin
+    def __init__(self, pool: LanePool, schedule: LaneSchedule, pin: Pin) -> None:
+        self._pool, self._schedule, self._pin = pool, schedule, pin
         self._changed = threading.Condition()
         self._next: tuple[int, Produced[Any] | Ended | BaseException] | None = None
         self._begun = self._stopped = False
@@ -128,8 +128,8 @@ class _PinningThread:
             torch.set_num_threads(1)  # for the copy in this thread; the trainer has its own
         lane = -1
         try:
-            while self._turns and self._wait_until_wanted():
-                lane = self._turns.lane
+            while self._schedule and self._wait_until_wanted():
+                lane = self._schedule.lane
                 self._put(lane, self._made(lane))
         except BaseException as error:
             self._put(lane, error)
@@ -137,9 +137,9 @@ class _PinningThread:
     def _made(self, lane: int) -> Produced[Any] | Ended:
         item = self._pool.take(lane)
         if isinstance(item, Ended):
-            self._turns.end_lane()
+            self._schedule.end_lane()
             return item
-        self._turns.advance()
+        self._schedule.advance()
         return dataclasses.replace(item, batch=self._pin(item.batch))
 
     def _wait_until_wanted(self) -> bool:

@@ -21,7 +21,7 @@ from bridge_data.topology import WorkerConfig
 logger = logging.getLogger("bridge_data")
 
 
-class Turns:
+class LaneSchedule:
     """Whose turn it is among some lanes after `state`: that of the lane whose next micro-batch is the first."""
 
     def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
@@ -67,7 +67,7 @@ class Position:
     def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
-        self._turns, self._has_begun = Turns(state, state.lanes), False
+        self._schedule, self._has_begun = LaneSchedule(state, state.lanes), False
         self.state = state
 
     @property
@@ -77,21 +77,21 @@ class Position:
 
     def turn(self) -> int | None:
         """The lane whose turn it is; None if all of this rank have ended."""
-        if not self._turns:
+        if not self._schedule:
             return None
-        if self.state.next_of(self._turns.lane) > self._turns.index:
-            self._turns.advance()  # `advance` was interrupted after it had noted the state
-        return self._turns.lane
+        if self.state.next_of(self._schedule.lane) > self._schedule.index:
+            self._schedule.advance()  # `advance` was interrupted after it had noted the state
+        return self._schedule.lane
 
     @property
     def index(self) -> int:
         """The micro-batch of the lane whose turn it is."""
-        return self._turns.index
+        return self._schedule.index
 
     @property
     def is_skipped(self) -> bool:
         """Whether the micro-batch of the lane whose turn it is goes to no rank."""
-        return self.state.skips is not None and self._turns.index in self.state.skips
+        return self.state.skips is not None and self._schedule.index in self.state.skips
 
     def begin(self, named: StepSkips | None) -> None:
         """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
@@ -119,18 +119,18 @@ class Position:
 
     def lanes(self) -> list[int]:
         """The lanes of this rank that have not ended, by their next micro-batches."""
-        return self._turns.lanes
+        return self._schedule.lanes
 
     def discard(self, state: LaneState) -> None:
         """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
         it."""
-        lane = self._turns.lane
+        lane = self._schedule.lane
         self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
-        self._turns.advance()
+        self._schedule.advance()
 
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        before, lane = self.state, self._turns.lane
+        before, lane = self.state, self._schedule.lane
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
         self.state = LoaderState(
@@ -144,7 +144,7 @@ class Position:
             repetition=before.repetition,
             skips=before.skips,
         )
-        self._turns.advance()
+        self._schedule.advance()
 
     def next_index(self) -> int:
         """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch
@@ -152,7 +152,7 @@ class Position:
         begin, skips = self.state.micro_batch_index, self.state.skips
         if skips is not None:  # of endless data, in which no rank lacks a turn
             return skips.index_after(skips.num_handed_out(begin) + self._world_size)
-        return self._turns.index - (self._turns.index - begin) % self._world_size + self._world_size
+        return self._schedule.index - (self._schedule.index - begin) % self._world_size + self._world_size
 
     def pass_over(self, micro_batch_index: int) -> None:
         """Note that other ranks have got the micro-batches before this one; this rank has none of these."""
@@ -165,7 +165,7 @@ class Position:
 
     def end_lane(self) -> None:
         """Note that the lane whose turn it is has no more batches."""
-        self._turns.end_lane()
+        self._schedule.end_lane()
 
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""

@@ -162,6 +162,9 @@ class LaneExtras:
 
     def __init__(self, extras: Sequence[StateExtra], number: int, state: LoaderState) -> None:
         self._extras = [(extra, extra.lane(number, state)) for extra in extras]
+        self._noting = [(extra, own) for extra, own in self._extras if type(own).note is not LaneExtra.note]
+        self.want_samples = bool(self._noting)
+        """Whether one of them looks at what `note` is called with."""
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         """The samples that all let through."""
@@ -186,7 +189,7 @@ class LaneExtras:
 
     def note(self, index: int, refs: Sequence[SampleRef]) -> dict[str, Any]:
         """What comes with a micro-batch to the loader, by the name of the feature."""
-        noted = {extra.name: own.note(index, refs) for extra, own in self._extras}
+        noted = {extra.name: own.note(index, refs) for extra, own in self._noting}
         return {name: value for name, value in noted.items() if value is not None}
 
     def save(self) -> dict[str, Any]:

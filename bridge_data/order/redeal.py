@@ -1,12 +1,12 @@
 """Continuing a run that has changed: a state becomes one for another number of lanes, or for other weights or sources.
 
-`migrate` converts a state to a plan with other weights, additional sources, or another micro-batch size. Guarantee:
-every source continues where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules
-of weights count the samples that the job has drawn, including those under the old plan.
+`migrate` converts a state to a plan with other weights, additional sources, or another micro-batch size. Every source
+continues where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules of weights
+count the samples that the job has drawn, including those under the old plan.
 
-A re-deal converts a state with all lanes to `num_lanes` lanes. Guarantee: the new lanes get exactly the samples of the
-epochs in progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in
-validation, to one block). Epochs that no lane had started follow, under the new geometry.
+A re-deal converts a state with all lanes to `num_lanes` lanes. The new lanes get exactly the samples of the epochs in
+progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in validation, to one
+block). Epochs that no lane had started follow, under the new geometry.
 
 The leftovers become the inboxes of the new lanes. Nothing nests: a second re-deal cuts the same slices again. Draws are
 counted from 0 again; the number of samples that the job has drawn is kept, for schedules of weights.

@@ -2,14 +2,14 @@
 
     opening, formats    a path, or all that a metadataset names, opened; the one table of what can be at a path
     declared, document  what a metadataset declares, with the settings of the levels above; YAML with lines for errors
-    blending            the blend as a tree and as a flat list of sources; `join`, joins in it
+    blending            the blend as a tree and as a flat list of sources
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
     repeated_data       data that several branches read
     folder_contents     the kinds of data files in a folder, and why several are refused
     part_names          names of parts that mean the same: `JPG`, `jpeg`, `jpg`
     dataset_yaml        how samples are built: classes, field maps, `factories` of user code
-    table_files         tables as a format; `in_memory`, samples that are passed as objects
-    where_clauses       `where:`; `auxiliary`, `aux:`
+    in_memory           samples that are passed as objects
+    auxiliary           `aux:`, the data that cookers may read besides the sample
 
 Mistakes of the user are `ConfigError`s that name file and line; data that differ from their metadata, `DatasetError`s.
 

@@ -23,6 +23,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
     "features": {
+        "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
@@ -30,6 +31,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "memo": "bridge_data.plugins.memo.memo:memoized",
         "planned": "bridge_data.plugins.planned.planned_sources:planned",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
+        "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",

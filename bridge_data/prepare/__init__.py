@@ -1,14 +1,14 @@
-"""Preparing data sets: samples are written, shards scanned, indexed and split, joins indexed, media measured, fields of
-JSON parts stored as columns.
+"""Preparing data sets: samples are written, shards scanned, indexed and split, media measured, JSON fields stored as
+columns.
 
     tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
     scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
     executors           who does the work: this process, forked ones, or a Ray cluster
     shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
     converters          other forms of data become shards
-    jsonl_lines         JSON lines; `metadataset_joins`, the joins of a metadataset
-    media               metadata of images and clips; `column_writing`, fields of JSON parts (`json_fields`)
-    tombstone_writing   samples are forgotten
+    jsonl_lines         JSON lines
+    media               metadata of images and clips; `media_rule` says which files are media
+    column_writing      fields of JSON parts (`json_fields`) as columns
     sample_definitions  the content of a `dataset.yaml`
     commit              files that appear together, and one preparation at a time
 """

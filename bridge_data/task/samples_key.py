@@ -25,6 +25,7 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.samples import CrudeSample
 
@@ -116,7 +117,7 @@ class _Teller:
             return [self.told(one) for one in (value.func, value.args, value.keywords)]
         if hasattr(value, "save_pretrained"):
             return self._pretrained(value)
-        if isinstance(value, _settings_classes()) or dataclasses.is_dataclass(value):
+        if _has_settings(value):
             return self._attributes(value)
         return None
 
@@ -140,13 +141,9 @@ class _Teller:
         return [words, getattr(value, "chat_template", None), self.told(settings), *map(self.told, parts)]
 
 
-@functools.cache
-def _settings_classes() -> tuple[type, ...]:
-    """The classes whose attributes are settings, beside dataclasses."""
-    from bridge_data.decode import SampleDecoder
-    from bridge_data.task.task_encoder import TaskEncoder  # here: it uses this module
-
-    return TaskEncoder, SampleDecoder
+def _has_settings(value: Any) -> bool:
+    """Whether the attributes of an object are settings: of dataclasses, task encoders and decoders."""
+    return dataclasses.is_dataclass(value) or isinstance(value, SampleDecoder) or hasattr(type(value), "costs_version")
 
 
 def _state_of(value: Any) -> dict[str, Any]:

@@ -279,6 +279,10 @@ class RunOrder:
     def _num_handed_out(self, index: int) -> int:
         return index if self.skips is None else self.skips.num_handed_out(index)
 
+    def is_recorded(self, number: int) -> bool:
+        """Whether the records have a micro-batch, by how many were handed out before it."""
+        return self._recorded(self._index(number)) is not None
+
     def _between(self, begin: int, stop: int) -> Sequence[int]:
         """The micro-batches from `begin` to `stop - 1` that are handed out."""
         between = range(begin, stop)

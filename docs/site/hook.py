@@ -29,10 +29,11 @@ API = {
     "samples": ("Samples and batches", ("samples",)),
     "decoding": ("Decoding", ("decode",)),
     "preparing": ("Writing data sets", ("prepare",)),
-    "shards": ("Shards", ("shards",)),
+    "shards": ("Shards", ("data",)),
     "order": ("Order and states", ("order",)),
     "errors": ("Errors", ("errors",)),
     "energon": ("Energon's names", ("energon",)),
+    "plugins": ("Plug-ins", ("plugins",)),
 }
 """The API pages: title, and the parts of the package in which its names are defined."""
 

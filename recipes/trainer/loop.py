@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from megatron.core.rerun_state_machine import RerunDataIterator
 
     from bridge_data import EnergonDataloader, EnergonMultiModalDataModule
-    from bridge_data.plugins.sharing.sharing import IdleDataloader
+    from bridge_data.datamodule.rank_loader import IdleDataloader
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 """Megatron's forward step: (data iterator, model) -> (output, loss function). The loss function returns (sum of token

@@ -14,9 +14,10 @@ from typing import Any
 import torch.distributed as dist
 
 from bridge_data import StateError
-from bridge_data.data.metadata import FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.data.metadata import META_FOLDER
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from bridge_data.plugins.forget.tombstones import FORGOTTEN_JSONL
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module
 

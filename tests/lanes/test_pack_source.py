@@ -11,7 +11,7 @@ import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.pack_source import Held, PackSources
+from bridge_data.lanes.pack_source import Held, PackedData, PackSources
 from bridge_data.lanes.units import Item, Pack
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
@@ -28,10 +28,10 @@ class GroupPacks(PackSources):
     def __init__(self, group_of: GroupOf) -> None:
         self.group_of = group_of
 
-    def fingerprint(self, dataset: LaneDataset) -> dict[str, Any]:
+    def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         return {"packing": "by group"}
 
-    def open(self, dataset: LaneDataset, draws: Draws, lane: int, state: LoaderState) -> "GroupPacker":
+    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> "GroupPacker":
         return GroupPacker(draws, self.group_of)
 
 

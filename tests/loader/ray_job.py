@@ -83,7 +83,7 @@ def batches(
     options: dict[str, Any] = {"batch_size": 4, "shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
     dataset = get_train_dataset(data, worker_config=ranks, task_encoder=Flipping(pause_s), **options)
     if workers.startswith("afar:"):
-        ray_batches.is_on_this_machine = lambda door: False
+        ray_batches.is_on_this_machine = lambda handle: False
     address = workers.removeprefix("afar:")
     where: Any = "local" if workers in ("here", "local") else {"address": address, "required": True}
     with get_savable_loader(dataset, workers=where, max_worker_restarts=0) as loader:

@@ -92,13 +92,18 @@ class Streams:
     def length(self, lane: int) -> int | None:
         return self.lengths[lane] if isinstance(self.lengths, list) else self.lengths
 
+    @property
+    def passes(self) -> Streams:
+        """Its own length."""
+        return self
+
     def note_end(self, state: LoaderState) -> None:
         pass
 
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
-    def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
+    def is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:

@@ -4,8 +4,8 @@
       train_dataloader_dprank000.pt       the checkpoint: the state of the whole job, and its step
       train_dataloader_dprank001.pt ...   copies of the lanes of each further rank
 
-Enters: states of the ranks and the step, or a path or URL. Leaves: such a folder, on a disk or in an object store; or
-one merged state. Guarantee: the file of rank 0 is replaced atomically and is all that a load reads, so a save that is
+Writes the states of the ranks and the step to such a folder, on a disk or in an object store. Reads a path or URL, and
+returns one merged state. The file of rank 0 is replaced atomically and is all that a load reads, so a save that is
 interrupted at any moment leaves the previous checkpoint or the new one; one that returns has saved the same step of the
 same run on every rank. What is loaded is what was saved, by the checksums of the state, or an error that names the
 file. Nothing in a file is executed.

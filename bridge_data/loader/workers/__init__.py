@@ -7,7 +7,7 @@
     worker       the process that runs lanes
     messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
     batches      batches, data sets and errors as bytes, with buffers by `samples.pickling`
-    slots        the shared memory that batches are collated in
+    shared_buffers  the shared memory that batches are collated in
 
 The trainer asks the server for workers, once, and again for one that has died. Then it talks to each worker by a
 channel of its own: `Begin` (these lanes, from this state), a message for each item, and what batches the trainer has

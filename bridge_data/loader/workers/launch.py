@@ -100,7 +100,7 @@ class Launcher:
             undo.callback(self._channel.close)
             with contextlib.closing(theirs):
                 self.server = _server_for(method, environment)
-                undo.callback(self.server.let_go, at_once=False)
+                undo.callback(self.server.release, at_once=False)
                 self.server.admit(theirs, modules)
             undo.pop_all()
 
@@ -118,14 +118,14 @@ class Launcher:
     def exits(self) -> list[Exited]:
         """Workers that have ended since the last call. Raises `ServerLost` if the server has."""
         try:
-            return list(self._heard())
+            return list(self._messages())
         except EOFError:
             where = f" while it imported {self.server.importing}" if self.server.importing else ""
             raise ServerLost(
                 f"the process that workers are started from died{where} (see its messages above)"
             ) from None
 
-    def _heard(self) -> Iterator[Exited]:
+    def _messages(self) -> Iterator[Exited]:
         with contextlib.suppress(BlockingIOError):
             while True:
                 message = self._channel.receive(wait=False).message
@@ -140,15 +140,15 @@ class Launcher:
         """End all workers and wait for them; end the server if no other loader uses it."""
         self._channel.send(Stop())
         with contextlib.suppress(EOFError):
-            for _ in self._heard():
+            for _ in self._messages():
                 pass
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             while self.joined and (left := deadline - time.monotonic()) > 0:  # else it has not started any worker
                 select.select([self._channel], [], [], left)
-                for _ in self._heard():
+                for _ in self._messages():
                     pass
         self._channel.close()
-        self.server.let_go(at_once=not self.joined)
+        self.server.release(at_once=not self.joined)
 
 
 class _SharedServer:
@@ -175,7 +175,7 @@ class _SharedServer:
         """Connect one more loader to the server."""
         self._control.send(AddLoader(modules), [loader.fileno()])
 
-    def let_go(self, *, at_once: bool) -> None:
+    def release(self, *, at_once: bool) -> None:
         """Release the server; it ends with its last user. `at_once`: kill it, as it is not ready yet."""
         with _lock:
             self.num_users -= 1
@@ -206,7 +206,7 @@ class EarlyServer:
 
 def _release_in(process: int, server: _SharedServer | None) -> None:
     if server is not None and os.getpid() == process:  # not in a child that the trainer forked
-        server.let_go(at_once=True)
+        server.release(at_once=True)
 
 
 _servers: dict[tuple[Any, ...], _SharedServer] = {}

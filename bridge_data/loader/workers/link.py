@@ -42,7 +42,7 @@ from bridge_data.loader.workers.messages import (
     changed,
 )
 from bridge_data.loader.workers.services import WorkerServices
-from bridge_data.loader.workers.slots import HeldSlots, SlotReader
+from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.samples.pickling import decode
@@ -146,12 +146,12 @@ def spin_briefly(has_come: Callable[[], bool]) -> bool:
 class WorkerLink:
     """Worker number `index`: its channel, its lanes, and the items received but not taken yet."""
 
-    def __init__(self, index: int, prefetch_factor: int, held: HeldSlots) -> None:
-        self.index, self._prefetch_factor, self._held = index, prefetch_factor, held
+    def __init__(self, index: int, prefetch_factor: int, quota: BufferQuota) -> None:
+        self.index, self._prefetch_factor, self._quota = index, prefetch_factor, quota
         self._begin_number = self.num_received = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
-        self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
+        self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, MappedBuffers]] = collections.deque()
         self._num_ready = 0
         self.broken: WorkerError | None = None
 
@@ -166,7 +166,7 @@ class WorkerLink:
     ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
-        self._slots = SlotReader(self._held)
+        self._buffers = MappedBuffers(self._quota)
         self.ready, self.importing, self.hung_up_at = False, "", math.inf
         self._services = services
         if services is not None:
@@ -176,10 +176,10 @@ class WorkerLink:
             self._send_begin(self._state)
 
     def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
-        """Drop all received items, and produce these lanes in the order of their slots, from `state`."""
-        for message, *_, slots in self._queue:
+        """Drop all received items, and produce these lanes in the order of their turns, from `state`."""
+        for message, *_, buffers in self._queue:
             if isinstance(message, BatchMessage):
-                slots.discard(message.body)
+                buffers.discard(message.body)
         self._queue.clear()
         self._lanes = list(lanes)
         self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes})
@@ -215,7 +215,7 @@ class WorkerLink:
     def _note(self, packet: Packet) -> None:
         message: Ready | Importing | LaneMessage = packet.message
         if isinstance(message, BatchMessage):
-            self._slots.note(message.body, packet.descriptors)
+            self._buffers.note(message.body, packet.descriptors)
         elif isinstance(message, Ready):
             self.ready = message.failure is None
             if not self.ready:
@@ -229,7 +229,7 @@ class WorkerLink:
             return
         is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):
-            self._slots.discard(message.body)
+            self._buffers.discard(message.body)
         if message.begin_number != self._begin_number:
             return
         assert self._state is not None
@@ -240,7 +240,7 @@ class WorkerLink:
         state: LaneState = {}
         if isinstance(message, BatchMessage):
             state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
-        self._queue.append((message, state, packet.payload, self._slots))
+        self._queue.append((message, state, packet.payload, self._buffers))
         if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)
         elif isinstance(message, FailureMessage):
@@ -268,17 +268,17 @@ class WorkerLink:
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The oldest received item, which must be of `lane`. Raises what the lane raised."""
-        message, state, payload, slots = self._queue.popleft()
+        message, state, payload, buffers = self._queue.popleft()
         if isinstance(message, FailureMessage):
             raise error_of(message)
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
         assert message.lane == lane
-        batch = decode(slots.open(message.body, payload))
+        batch = decode(buffers.open(message.body, payload))
         self._allowed += 1
         self.page.allowed = self._allowed
         self._note_taken()
-        if (self._slots.released or self.page.waits) and not self.hung_up:
+        if (self._buffers.released or self.page.waits) and not self.hung_up:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, counts, message.notes)
@@ -292,12 +292,12 @@ class WorkerLink:
             self._free()
 
     def _free(self) -> None:
-        """Return the released slots, which also wakes the worker. If it has not read many messages, they wait."""
-        released = self._slots.take_released()
+        """Return the released buffers, which also wakes the worker. If it has not read many messages, they wait."""
+        released = self._buffers.take_released()
         try:
             self._channel.send(Freed(released), wait=False)
         except BlockingIOError:
-            self._slots.released.extend(released)
+            self._buffers.released.extend(released)
 
     def fileno(self) -> int:
         return self._channel.fileno()

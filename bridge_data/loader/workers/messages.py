@@ -147,7 +147,7 @@ class ConnectService(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Trainer to worker: drop all lanes, then produce these in the order of their slots, from this state.
+    """Trainer to worker: drop all lanes, then produce these in the order of their turns, from this state.
 
     The watch page says how many batches the worker may produce; `num_ahead` of them may wait to be taken.
     """
@@ -159,9 +159,9 @@ class Begin(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """Trainer to worker: these slots may be written again. With no slots, it only wakes a waiting worker."""
+    """Trainer to worker: these buffers may be written again. With no buffers, it only wakes a waiting worker."""
 
-    slots: list[int]
+    buffers: list[int]
 
 
 class Ready(NamedTuple):
@@ -173,12 +173,12 @@ class Ready(NamedTuple):
 class Body(NamedTuple):
     """The parts of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
 
-    They are in slot number `slot` of shared memory; -1: they come with the message itself. The slot is new if
-    `new_capacity_bytes` is not 0 (its descriptor comes with the message); slots in `retired` are not used any more.
+    They are in buffer number `buffer` of shared memory; -1: they come with the message itself. The buffer is new if
+    `new_capacity_bytes` is not 0 (its descriptor comes with the message); buffers in `retired` are not used any more.
     """
 
     ranges: list[tuple[int, int]]
-    slot: int = -1
+    buffer: int = -1
     new_capacity_bytes: int = 0
     retired: Sequence[int] = ()
 

@@ -89,7 +89,7 @@ class _Server:
             for pidfd in ready & self.workers.keys():
                 self._reap(pidfd)
             for descriptor in ready & self._loaders.keys():
-                self._hear(self._loaders[descriptor])
+                self._handle_message(self._loaders[descriptor])
             if trainer in ready:
                 return
             if control.fileno() in ready:
@@ -101,7 +101,7 @@ class _Server:
                 self._loaders[loader.fileno()] = loader
                 loader.send(Joined())
 
-    def _hear(self, loader: Channel) -> None:
+    def _handle_message(self, loader: Channel) -> None:
         try:
             message, _, descriptors = loader.receive()
         except EOFError:

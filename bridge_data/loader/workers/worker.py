@@ -28,7 +28,7 @@ from bridge_data.child_process import (
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import Turns
+from bridge_data.loader.position import LaneSchedule
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
@@ -47,7 +47,7 @@ from bridge_data.loader.workers.messages import (
     contents_of,
 )
 from bridge_data.loader.workers.services import OpenService
-from bridge_data.loader.workers.slots import SlotArena, SlotWriter
+from bridge_data.loader.workers.shared_buffers import SharedArena, SharedBuffers
 from bridge_data.order.state import LaneState
 from bridge_data.replacement import replacement
 
@@ -127,13 +127,13 @@ class Worker:
         self, channel: Channel, page: WatchPage, dataset: LaneDataset, open_service: OpenService | None
     ) -> None:
         self.channel, self.page, self.dataset = channel, page, dataset
-        self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
-        self._arena = SlotArena(self._slots)
+        self._encoder, self._buffers = Encoder(), SharedBuffers(num_spare=0)  # until `Begin` says how many
+        self._arena = SharedArena(self._buffers)
         self._begin_number = self._number = self.num_batches = 0
         """The latter: batches made since `Begin`."""
         self.batch_bytes = 0
         """Size of the largest."""
-        self.turns: Turns | None = None
+        self.schedule: LaneSchedule | None = None
         """Of its lanes; None before `Begin`, and after one has failed."""
         self._sent: dict[int, LaneState] = {}
         self.runner: LaneRunner
@@ -158,7 +158,7 @@ class Worker:
             except BlockingIOError:
                 return
             if isinstance(message, Freed):
-                self._slots.free(message.slots)
+                self._buffers.free(message.buffers)
             elif isinstance(message, ConnectService):
                 assert self._service is not None
                 self._service.connect(descriptors)
@@ -167,8 +167,8 @@ class Worker:
 
     def _begin(self, message: Begin) -> None:
         self._begin_number, self._number, self.num_batches = message.begin_number, 0, 0
-        self._sent, self.turns = {}, Turns(message.state, message.lanes)
-        self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
+        self._sent, self.schedule = {}, LaneSchedule(message.state, message.lanes)
+        self._buffers.num_spare = message.num_ahead  # as many as the trainer may release at once
         wrappers = []
         if self._service is not None:
             self._service.begin()
@@ -183,13 +183,13 @@ class Worker:
             may_go_on = self._may_go_on()  # the trainer may just have changed it
             if self._service is not None and not may_go_on:
                 may_go_on = self._service.wait()
-                self._slots.num_spare += may_go_on
+                self._buffers.num_spare += may_go_on
             return self.channel.receive(wait=not may_go_on)
         finally:
             self.page.waits = False
 
     def _may_go_on(self) -> bool:
-        return bool(self.turns) and self.num_batches < self.num_allowed
+        return bool(self.schedule) and self.num_batches < self.num_allowed
 
     @property
     def num_allowed(self) -> int:
@@ -198,27 +198,27 @@ class Worker:
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
-        assert self.turns is not None
-        lane = self.turns.lane
+        assert self.schedule is not None
+        lane = self.schedule.lane
         head = self._begin_number, self._number, lane
         self._number += 1
         self.page.enter(lane)
         try:
             item = (self._service or self.runner).take(lane)
             if isinstance(item, Ended):
-                self.turns.end_lane()
+                self.schedule.end_lane()
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
             self.batch_bytes = max(self.batch_bytes, max(end for _, end in body.ranges))
-            self.turns.advance()
+            self.schedule.advance()
             self.num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
-            self.turns = None
+            self.schedule = None
             return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
         finally:
             self.page.leave()

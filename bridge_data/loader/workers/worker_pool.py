@@ -28,7 +28,7 @@ from bridge_data.loader.workers.launch import Launcher, ServerLost
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
 from bridge_data.loader.workers.services import open_services
-from bridge_data.loader.workers.slots import HeldSlots
+from bridge_data.loader.workers.shared_buffers import BufferQuota
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 
@@ -70,7 +70,7 @@ class Restarts:
             self._recent.popleft()
         now = _Restart(time.time(), self.num_batches, cause)
         if len(self._recent) == self._allowed:
-            return self._verdict(now)
+            return self._no_restart_left(now)
         self._recent.append(now)
         self.num_in_all += 1
         logger.warning(
@@ -79,7 +79,7 @@ class Restarts:
         )
         return None
 
-    def _verdict(self, last: _Restart) -> WorkerError:
+    def _no_restart_left(self, last: _Restart) -> WorkerError:
         history = "".join(f"\n  {restart}" for restart in (*self._recent, last))
         before = self.num_in_all - len(self._recent)
         return WorkerError(
@@ -97,8 +97,8 @@ class WorkerPool:
         self._config, self._restarts, self._name = config, Restarts(config), dataset.describe
         data, modules = encode_dataset(dataset)
         self._load = Load(Environment.of_this_process(), modules)
-        held = HeldSlots(config.max_shared_bytes)
-        self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
+        quota = BufferQuota(config.max_shared_bytes)
+        self._links = [WorkerLink(index, config.prefetch_factor, quota) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started, self._interrupted = 0, False
         self._processes = contextlib.ExitStack()
@@ -163,11 +163,11 @@ class WorkerPool:
     def wait_ready(self, timeout_s: float) -> bool:
         """As `LanePool` says; logs what a slow start waits for."""
         deadline = time.monotonic() + timeout_s
-        patience = [self._patience_with(link) for link in self._links]
+        watchdogs = [self._watchdog_of(link) for link in self._links]
         while not self.ready():
             link = next(link for link in self._links if not link.ready)
-            if patience[link.index].is_over():
-                self._give_up(link, patience[link.index])
+            if watchdogs[link.index].has_expired():
+                self._give_up(link, watchdogs[link.index])
             elif (left := deadline - time.monotonic()) <= 0:
                 return False
             else:
@@ -208,29 +208,29 @@ class WorkerPool:
         os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        patience = self._patience_with(link)
+        watchdog = self._watchdog_of(link)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
             if link.broken:
                 raise link.broken
             link.wake()
-            if not patience.is_over():
-                self._sleep(link, _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
+            if not watchdog.has_expired():
+                self._sleep(link, _TICK_S if watchdog.left_s is None else min(watchdog.left_s, _TICK_S))
                 self._poll(0)
             else:
-                self._give_up(link, patience)
+                self._give_up(link, watchdog)
 
-    def _patience_with(self, link: WorkerLink) -> Patience:
-        return Patience(self._config, link, lambda: self._describe(link))
+    def _watchdog_of(self, link: WorkerLink) -> Watchdog:
+        return Watchdog(self._config, link, lambda: self._describe(link))
 
-    def _give_up(self, link: WorkerLink, patience: Patience) -> None:
+    def _give_up(self, link: WorkerLink, watchdog: Watchdog) -> None:
         """Replace a worker that makes no progress; one that has not started is an error."""
         if self._config.fail_on_timeout or not link.ready:
-            link.broken = WorkerError(patience.verdict())
+            link.broken = WorkerError(watchdog.timeout_message())
             self._launcher.kill_worker(link.uid)
         else:
-            self._replace(link, patience.verdict())
+            self._replace(link, watchdog.timeout_message())
 
     def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
         """Wait for a message of this worker, or for the exit of any. Messages of other workers are received later:
@@ -314,7 +314,7 @@ class WorkerPool:
         self._links, self._link_of, self._services = [], {}, None
 
 
-class Watched(Protocol):
+class Watchable(Protocol):
     """A worker for which the trainer may wait."""
 
     index: int
@@ -324,18 +324,18 @@ class Watched(Protocol):
     page: WatchPage
 
 
-class Patience:
+class Watchdog:
     """Measures how long a worker that the trainer waits for has made no progress, or has not started; `describe` says
     what it does, which is logged if its start takes long."""
 
-    def __init__(self, config: LoaderConfig, link: Watched, describe: Callable[[], str]) -> None:
+    def __init__(self, config: LoaderConfig, link: Watchable, describe: Callable[[], str]) -> None:
         self._config, self._link, self._describe = config, link, describe
         self._seen: tuple[int, str | None, int, int] | None = None
-        self._since, self._told = 0.0, ""
+        self._since, self._warned_of = 0.0, ""
         self._limit_s: float | None = None
         self.left_s: float | None = None
 
-    def is_over(self) -> bool:
+    def has_expired(self) -> bool:
         """Check the worker again; `left_s` is the time until the timeout."""
         link, config, now = self._link, self._config, time.monotonic()
         starts = None if link.ready else self._describe()
@@ -343,16 +343,16 @@ class Patience:
         if seen != self._seen:
             self._seen, self._since = seen, now
         if starts is None:
-            self._limit_s = config.patience_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
+            self._limit_s = config.stall_timeout_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
         else:
             self._limit_s = config.worker_start_timeout_s
-            if now > self._since + _SLOW_START_S and starts != self._told:
-                self._told = starts
+            if now > self._since + _SLOW_START_S and starts != self._warned_of:
+                self._warned_of = starts
                 logger.warning("waiting for worker %d, which is %s", link.index, starts)
         self.left_s = None if self._limit_s is None else self._since + self._limit_s - now
         return self.left_s is not None and self.left_s <= 0
 
-    def verdict(self) -> str:
+    def timeout_message(self) -> str:
         """The error message after the timeout."""
         link = self._link
         if not link.ready:

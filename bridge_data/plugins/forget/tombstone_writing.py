@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.data.jsonl_file import JsonlLines
-from bridge_data.data.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, ShardSet
 from bridge_data.data.sample_keys import find, fix_repeated_keys
 from bridge_data.data.sample_lookup import meanings
@@ -28,7 +28,14 @@ from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan.declared import Reference, Scope
 from bridge_data.plan.formats import format_of
-from bridge_data.plugins.forget.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
+from bridge_data.plugins.forget.tombstones import (
+    FORGOTTEN_BRIDGE,
+    FORGOTTEN_JSONL,
+    ShardTombstones,
+    Tombstones,
+    TombstoneVersion,
+    digest_of,
+)
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import write_file, writing
 

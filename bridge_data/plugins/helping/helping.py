@@ -29,7 +29,7 @@ from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
-from bridge_data.loader.workers.slots import MAX_HELD_SLOTS, MAX_INLINE_BYTES, layout, padded
+from bridge_data.loader.workers.shared_buffers import MAX_HELD_BUFFERS, MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.plugins.helping.job_table import NUM_JOBS, Job, JobTable
 from bridge_data.run_options import LoaderConfig
@@ -70,7 +70,7 @@ class Help:
 
     def __init__(self, config: LoaderConfig, num_workers: int) -> None:
         self._num_workers = num_workers
-        num_ahead = min(_MAX_AHEAD, MAX_HELD_SLOTS // (2 * num_workers))
+        num_ahead = min(_MAX_AHEAD, MAX_HELD_BUFFERS // (2 * num_workers))
         self._max_ahead = num_ahead, config.max_shared_bytes // (_AHEAD_SHARE * num_workers)
         self._inboxes: list[tuple[Channel, Channel]] = []
         with contextlib.ExitStack() as opened:
@@ -172,10 +172,10 @@ class Helping:
         """The next item of `lane`, with the help of peers if samples take long."""
         worker = self._worker
         if self.posts:
-            assert worker.turns is not None
-            self._jobs.note_work(self._index, worker.turns.index, posts=True)
+            assert worker.schedule is not None
+            self._jobs.note_work(self._index, worker.schedule.index, posts=True)
             self._jobs.note_produced(self._index, worker.num_batches, is_idle=False)
-            following = worker.turns.following(worker.num_allowed - worker.num_batches + 1)
+            following = worker.schedule.following(worker.num_allowed - worker.num_batches + 1)
             self._lanes = collections.Counter(worker.runner.lane(one).number for one in following)
             self._post()
         item = worker.runner.take(lane)
@@ -319,7 +319,7 @@ class Helping:
         if not self.is_connected or not self._jobs.has_posts():
             return False  # a worker that starts posting now is helped from the next wait on
         worker = self._worker
-        may_grow = bool(worker.turns) and self._num_beyond < self._most_beyond
+        may_grow = bool(worker.schedule) and self._num_beyond < self._most_beyond
         poller = select.poll()
         poller.register(worker.channel, select.POLLIN)
         # Before it looks for jobs: later ones ring the bell.

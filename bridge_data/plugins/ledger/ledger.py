@@ -1,9 +1,9 @@
 """The ledger: sums over keyed hashes of all samples that a run received, so that two runs can be compared.
 
-Enters: the references of each micro-batch, and its number in the job. Leaves: two sums of 128 bits. `positioned` hashes
+Reads the references of each micro-batch, and its number in the job. Returns two sums of 128 bits. `positioned` hashes
 (micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
-`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Guarantee: sums of parts add up
-to the sum of the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
+`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Sums of parts add up to the sum of
+the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
 
 Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were dealt,
 `[samples, positioned, unpositioned]`, and the state of the job those from before, `[since, samples, positioned,
@@ -131,22 +131,16 @@ def _words_of(columns: Columns, source_names: Sequence[str], repetition: int) ->
     """The words of both sums of each micro-batch, (micro-batches, 4): two of `positioned`, two of `unpositioned`."""
     numbers, sizes, samples = columns
     keys, in_run = _source_keys(tuple(source_names)), (numbers + repetition * _REPETITION).view(np.uint64)
-    sources, (epochs, indices, parts) = samples[0], samples[1:].view(np.uint64)
     starts, is_filled = np.cumsum(sizes) - sizes, sizes > 0
     positions = (np.arange(samples.shape[1]) - np.repeat(starts, sizes)).view(np.uint64)
     starts = starts[is_filled]  # for an empty one, `reduceat` would return the first of the next
-    words = np.zeros((4, len(sizes)), dtype=np.uint64)
-    for word, (of_epoch, of_index, of_part) in enumerate(_SAMPLE_FACTORS):
-        hashed = indices * of_index
-        hashed += epochs * of_epoch
-        hashed += parts * of_part
-        hashed += keys[word, 0] if keys.shape[1] == 1 else keys[word][sources]
-        hashed = splitmix64(hashed)
-        words[2 + word, is_filled] = np.add.reduceat(hashed, starts)
-        hashed *= positions
-        words[word, is_filled] = np.add.reduceat(hashed, starts) * _POSITION_FACTORS[word]
-        words[word] += words[2 + word] * splitmix64((in_run + np.uint64(1)) * _GOLDEN ^ _NUMBER_KEYS[word])
-    return words.T
+    hashed = splitmix64(_SAMPLE_FACTORS @ samples[1:].view(np.uint64) + keys[:, samples[0]])
+    words = np.zeros((2, 2, len(sizes)), dtype=np.uint64)
+    if len(starts):
+        words[1][:, is_filled] = np.add.reduceat(hashed, starts, axis=1)
+        words[0][:, is_filled] = np.add.reduceat(hashed * positions, starts, axis=1) * _POSITION_FACTORS[:, None]
+    words[0] += words[1] * splitmix64((in_run + np.uint64(1)) * _GOLDEN ^ _NUMBER_KEYS[:, None])
+    return words.reshape(4, -1).T
 
 
 def _as_sums(num_samples: int, words: Sequence[int]) -> LedgerSums:

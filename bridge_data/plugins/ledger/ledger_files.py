@@ -254,10 +254,6 @@ class RunLedger:
         """(repetition, number) of the last micro-batch; None if there is none yet."""
         return max((rank.records[-1].last for rank in self._ranks.values() if rank.records), default=None)
 
-    def has(self, number: int) -> bool:
-        """Whether it has a micro-batch of the first pass through the data."""
-        return self._references(number, 0) is not None
-
     def micro_batch(self, number: int, repetition: int = 0) -> list[SampleKey]:
         """The samples of micro-batch `number` of the job, in their order.
 

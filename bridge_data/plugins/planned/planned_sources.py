@@ -17,7 +17,7 @@ from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.draws import Draws
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.pack_source import Held, Limit, PackSources
+from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
 from bridge_data.lanes.units import UNREAD, Item, Pack
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.pending import OLD
@@ -78,7 +78,7 @@ class PlannedSources(PackSources):
         vars(made).update(attributes, _packs=None)
         return dataset.changed(pack_sources=made)
 
-    def packs(self, dataset: LaneDataset) -> JobPacks:
+    def packs(self, dataset: PackedData) -> JobPacks:
         """The planned packs of the job; all lanes of this process share them.
 
         Raises:
@@ -89,7 +89,7 @@ class PlannedSources(PackSources):
             self._packs = key, self._planned(dataset)
         return self._packs[1]
 
-    def _planned(self, dataset: LaneDataset) -> JobPacks:
+    def _planned(self, dataset: PackedData) -> JobPacks:
         encoder, batching, order = dataset.task_encoder, dataset.batching, dataset.order
         packing = hook_of(encoder, "select_samples_to_pack")
         if not isinstance(packing, Packing):
@@ -103,21 +103,21 @@ class PlannedSources(PackSources):
         planner = PackPlanner(cursor, self.costs, packing, int(size), key, load)
         return JobPacks(planner, batching.batch_size or 1, self.deal)
 
-    def lane_packs(self, dataset: LaneDataset, lane: int, state: LoaderState) -> LanePacks:
+    def lane_packs(self, dataset: PackedData, lane: int, state: LoaderState) -> LanePacks:
         """The packs of a lane from its position in `state` on."""
         own = state.lanes.get(lane) or {}
         return LanePacks(self.packs(dataset), lane, state.num_lanes, own.get("packs"), self.context)
 
-    def fingerprint(self, dataset: LaneDataset) -> dict[str, Any]:
+    def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal for pack numbers to mean the same packs."""
         return {"planned": self.packs(dataset).planner.fingerprint([table.digest for table in self.costs])}
 
-    def open(self, dataset: LaneDataset, draws: Draws, lane: int, state: LoaderState) -> "PlannedSource":
+    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> "PlannedSource":
         """The planned packs of a lane from its position in `state` on."""
         names = dataset.order.names
         return PlannedSource(self.lane_packs(dataset, lane, state), draws, names, lane)
 
-    def is_over(self, dataset: LaneDataset, state: LoaderState) -> bool:
+    def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
         """Whether all lanes are in `state`, and none has a pack left."""
         if len(state.lanes) < state.num_lanes or any(lane.get("pending") for lane in state.lanes.values()):
             return False
@@ -128,11 +128,11 @@ class PlannedSources(PackSources):
             for lane in state.lanes
         )
 
-    def check(self, dataset: LaneDataset, state: LoaderState) -> None:
+    def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that `state` is not from the middle of a step that is dealt otherwise now."""
         check_step(state, self.packs(dataset))
 
-    def redealt(self, dataset: LaneDataset, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+    def redealt(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """`state` for `num_lanes` lanes: its packs and their order stay as they are."""
         return redealt(state, num_lanes, lanes, self.packs(dataset))
 
@@ -284,7 +284,7 @@ class PlannedSource:
             self._draws.work.hooks.count_skip(LEFT_OUT, count, reason)
 
 
-def costs_of_sources(dataset: LaneDataset) -> list[CostTable]:
+def costs_of_sources(dataset: PackedData) -> list[CostTable]:
     """The cost index of each source.
 
     Raises:

@@ -36,7 +36,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_pool import Interrupted
 from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import Turns
+from bridge_data.loader.position import LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import WatchPage, error_of
 from bridge_data.loader.workers.messages import (
@@ -48,11 +48,11 @@ from bridge_data.loader.workers.messages import (
     change_of,
     changed,
 )
-from bridge_data.loader.workers.slots import HeldSlots
+from bridge_data.loader.workers.shared_buffers import BufferQuota
 from bridge_data.loader.workers.worker import adopt
-from bridge_data.loader.workers.worker_pool import Patience, Restarts
+from bridge_data.loader.workers.worker_pool import Restarts, Watchdog
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Door, Reply
+from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Reply, SharedMemoryHandle
 from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.pickling import decode
 
@@ -147,7 +147,7 @@ class LaneActor:
         self._page, descriptor = WatchPage.make()
         os.close(descriptor)
         self._begin_number = self._number = 0
-        self._turns: Turns | None = None
+        self._schedule: LaneSchedule | None = None
         self._failure: str | None = None
         use_one_thread()
         keep_freed_memory()
@@ -161,42 +161,42 @@ class LaneActor:
             _, self._failure = Encoder().encode_error(error, "while the dataset was loaded in a worker")
         self._encoder, self._sender = Encoder(), BatchSender()
 
-    def ready(self) -> tuple[str, str | None, Door]:
-        """The address of the node, why the dataset cannot be loaded, and where batches will be."""
-        return importlib.import_module("ray.util").get_node_ip_address(), self._failure, self._sender.open_door()
+    def ready(self) -> tuple[str, str | None, SharedMemoryHandle]:
+        """The address of the node, why the dataset cannot be loaded, and where its batches will be."""
+        return importlib.import_module("ray.util").get_node_ip_address(), self._failure, self._sender.export_handle()
 
     def begin(self, begin_number: int, lanes: list[int], state: LoaderState, num_ahead: int, by_reply: bool) -> None:
-        """Drop all lanes, then produce these in the order of their slots, from this state."""
+        """Drop all lanes, then produce these in the order of their turns, from this state."""
         self._begin_number, self._number = begin_number, 0
-        self._sender.slots.num_spare, self._sender.by_reply = num_ahead, by_reply
+        self._sender.buffers.num_spare, self._sender.by_reply = num_ahead, by_reply
         self._sent: dict[int, LaneState] = {}
-        self._turns = Turns(state, lanes)
+        self._schedule = LaneSchedule(state, lanes)
         self._runner = LaneRunner(self._dataset, state, self._sender.arena, self._page.watch)
 
     def take(self, begin_number: int, freed: list[int]) -> Reply | None:
         """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped. These
-        slots may be written again."""
-        self._sender.slots.free(freed)
-        if begin_number != self._begin_number or not self._turns:
+        buffers may be written again."""
+        self._sender.buffers.free(freed)
+        if begin_number != self._begin_number or not self._schedule:
             return None
-        lane = self._turns.lane
+        lane = self._schedule.lane
         head = begin_number, self._number, lane
         self._number += 1
         self._page.enter(lane)
         try:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
-                self._turns.end_lane()
+                self._schedule.end_lane()
                 return Reply(EndMessage(*head, item.skipped))
             state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, *rest = self._sender.place(parts)
-            self._turns.advance()
+            self._schedule.advance()
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             return Reply(BatchMessage(*head, change, skipped, notes, body, counts), *rest)
         except BaseException as error:
-            self._turns = None
+            self._schedule = None
             return Reply(FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")))
         finally:
             self._page.leave()
@@ -209,15 +209,15 @@ class LaneActor:
 class RayLink:
     """Actor number `index` as the trainer sees it: its lanes, and the requests that it has not answered yet."""
 
-    def __init__(self, index: int, held: HeldSlots, changed: threading.Event) -> None:
-        self.index, self._held, self._changed = index, held, changed
+    def __init__(self, index: int, quota: BufferQuota, changed: threading.Event) -> None:
+        self.index, self._quota, self._changed = index, quota, changed
         self.uid = self.begin_number = 0
         self.lanes: list[int] = []
         self.requests: collections.deque[Future[Reply | None]] = collections.deque()
 
     def attach(self, uid: int, actor: Any) -> None:
         """Let this be the actor."""
-        self.uid, self.actor, self.reader = uid, actor, BatchReader(self._held)
+        self.uid, self.actor, self.reader = uid, actor, BatchReader(self._quota)
         self.starts = self._future(actor.ready.remote())
         self.ready, self.node, self.lanes, self.num_received = False, "", [], 0
         self.page, descriptor = WatchPage.make()
@@ -240,7 +240,7 @@ class RayLink:
 
     def request(self, begin_number: int) -> None:
         """Ask for the next item, or, if it is not the current begin number, whether the actor lives."""
-        self.requests.append(self._future(self.actor.take.remote(begin_number, self.reader.slots.take_released())))
+        self.requests.append(self._future(self.actor.take.remote(begin_number, self.reader.buffers.take_released())))
 
     def has_item(self) -> bool:
         return bool(self.requests) and self.requests[0].done()
@@ -286,8 +286,8 @@ class RayPool:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._link_of: dict[int, RayLink] = {}
-        held = HeldSlots(config.max_shared_bytes)
-        self._links = [RayLink(index, held, self._changed) for index in range(num_actors)]
+        quota = BufferQuota(config.max_shared_bytes)
+        self._links = [RayLink(index, quota, self._changed) for index in range(num_actors)]
         self._start_all()
 
     def _start_all(self) -> None:
@@ -324,11 +324,11 @@ class RayPool:
     def wait_ready(self, timeout_s: float) -> bool:
         """As `LanePool` says, for all actors, or some that have waited for the others."""
         deadline, first = time.monotonic() + timeout_s, self._links[0]
-        patience = Patience(self._config, first, functools.partial(self._describe, first))
+        watchdog = Watchdog(self._config, first, functools.partial(self._describe, first))
         while not self.ready():
             now = time.monotonic()
-            if patience.is_over():
-                raise WorkerError(patience.verdict())
+            if watchdog.has_expired():
+                raise WorkerError(watchdog.timeout_message())
             if now >= deadline:
                 return False
             self._changed.wait(max(0.0, min(deadline - now, self._deal_at - now, _TICK_S)))
@@ -399,7 +399,7 @@ class RayPool:
 
     def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
         """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
-        patience: Patience | None = None
+        watchdog: Watchdog | None = None
         watched = 0
         while True:
             self._changed.clear()
@@ -420,22 +420,22 @@ class RayPool:
                 continue
             if self._interrupted:
                 raise Interrupted
-            if patience is None or watched != link.uid:
-                patience, watched = Patience(self._config, link, functools.partial(self._describe, link)), link.uid
-            if patience.is_over():
+            if watchdog is None or watched != link.uid:
+                watchdog, watched = Watchdog(self._config, link, functools.partial(self._describe, link)), link.uid
+            if watchdog.has_expired():
                 link.look(_LAST_LOOK_S)
-                if patience.is_over():
-                    self._give_up(link, patience.verdict())
+                if watchdog.has_expired():
+                    self._give_up(link, watchdog.timeout_message())
                 continue
-            left_s = _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S)
+            left_s = _TICK_S if watchdog.left_s is None else min(watchdog.left_s, _TICK_S)
             if not self._changed.wait(left_s):
                 link.look(_LOOK_S)
 
-    def _give_up(self, link: RayLink, verdict: str) -> None:
+    def _give_up(self, link: RayLink, message: str) -> None:
         """Replace an actor that makes no progress."""
         if self._config.fail_on_timeout or not link.ready:
-            raise WorkerError(verdict)
-        self._replace(link, WorkerError(verdict))
+            raise WorkerError(message)
+        self._replace(link, WorkerError(message))
 
     def _describe(self, link: RayLink) -> str:
         """What an actor does, in words."""
@@ -453,8 +453,8 @@ class RayPool:
             if (error := link.starts.exception()) is not None:
                 self._replace(link, error)
                 continue
-            link.node, failure, door = link.starts.result()
-            link.reader.open(door)
+            link.node, failure, handle = link.starts.result()
+            link.reader.open(handle)
             if failure is not None:
                 cause = WorkerError(f"{link}: {failure}")
                 if not any(other.ready for other in self._links):

@@ -17,14 +17,14 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
+from bridge_data.datamodule.rank_loader import RankLoader
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.order.state import LoaderState
@@ -67,7 +67,7 @@ class Arrivals:
                 self._ready.popleft()
             self._changed.notify_all()
 
-    def follow(self, loader: "RankLoader", restore_number: int) -> int:
+    def follow(self, loader: RankLoader, restore_number: int) -> int:
         """The number of the last restore; unless it is `restore_number`, restore `loader` from where that starts."""
         with self._changed:
             newest, start = self.restore_number, self.start
@@ -128,10 +128,6 @@ class Arrivals:
 _CLOSE_WAIT_S = 10.0
 
 
-RankLoader: TypeAlias = "SavableDataLoader | BackgroundLoader"
-"""A loader of one rank: that of its own lanes, or one whose batches come from a thread, which may read another."""
-
-
 class BackgroundLoader:
     """The batches that the thread `run` puts into `arrivals`.
 
@@ -145,7 +141,7 @@ class BackgroundLoader:
     def __init__(
         self,
         dataset: LaneDataset,
-        loader: "RankLoader | None",
+        loader: RankLoader | None,
         arrivals: Arrivals,
         run: Callable[[], None],
         failure: str,
@@ -159,7 +155,6 @@ class BackgroundLoader:
         self._meter = Meter(dataset.worker_config.rank)
         self._go_to(dataset.new_state())
         self.is_within_step = False
-        """Whether the last batch came with the state before it, because the rest of its step is still to come."""
         thread = functools.partial(_run, run, arrivals, loader, failure)
         self._thread = threading.Thread(target=thread, name=f"bridge_data {type(self).__name__}", daemon=True)
         self._close = weakref.finalize(self, _close, arrivals, self._thread, loader)
@@ -303,7 +298,7 @@ def _slot_after(item: Arrival) -> int:
     return item.state.micro_batch_index
 
 
-def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None", failure: str) -> None:
+def _run(run: Callable[[], None], arrivals: Arrivals, loader: RankLoader | None, failure: str) -> None:
     """The thread."""
     try:
         with contextlib.nullcontext() if loader is None else contextlib.closing(loader):
@@ -314,7 +309,7 @@ def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None
         arrivals.fail(failed)
 
 
-def _close(arrivals: Arrivals, thread: threading.Thread, loader: "RankLoader | None") -> None:
+def _close(arrivals: Arrivals, thread: threading.Thread, loader: RankLoader | None) -> None:
     """End the thread; do not wait long for other ranks to end theirs."""
     arrivals.close()
     if thread.ident is None and loader is not None:

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bridge_data.datamodule.rank_loader import RankLoader
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.pinning import can_pin, pinned
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.sharing.assignment import Cost, assign, check_cost, imbalance, round_robin
@@ -117,7 +117,7 @@ class Exchange:
     def __init__(self, peers: Peers, rank: int, balancing: Balancing, report: BalanceReport, pin: bool) -> None:
         self._peers, self.rank, self._balancing, self._report, self._pin = peers, rank, balancing, report, pin
 
-    def read(self, loader: SavableDataLoader, reading: Iterator[Any]) -> Step:
+    def read(self, loader: RankLoader, reading: Iterator[Any]) -> Step:
         """The next step of this rank."""
         step = Step(loader.snapshot())
         try:
@@ -221,7 +221,7 @@ class BalancedLoader(BackgroundLoader):
     def __init__(
         self,
         dataset: LaneDataset,
-        loader: SavableDataLoader,
+        loader: RankLoader,
         peers: Peers,
         balancing: Balancing,
         config: LoaderConfig,
@@ -234,7 +234,7 @@ class BalancedLoader(BackgroundLoader):
         super().__init__(dataset, loader, arrivals, run, failure, config)
 
 
-def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
+def _balance(exchange: Exchange, arrivals: Arrivals, loader: RankLoader) -> None:
     """The thread: one all_gather per step, which also reports ranks that were restored, have failed or are closed.
 
     The ranks restore at different moments. A step is dropped unless all ranks have restored equally often; a rank

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
+from bridge_data.datamodule.rank_loader import RankLoader
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_pool import Pin
@@ -37,7 +38,6 @@ from bridge_data.plugins.sharing.background import (
     Arrival,
     Arrivals,
     BackgroundLoader,
-    RankLoader,
     filled,
     from_bytes,
     to_parts,
@@ -152,7 +152,7 @@ class ReplicaLoader(BackgroundLoader):
         self,
         dataset: LaneDataset,
         replica: Replica,
-        loader: "RankLoader | None",
+        loader: RankLoader | None,
         config: LoaderConfig,
     ) -> None:
         arrivals = Arrivals(None if loader is None else NUM_AHEAD)

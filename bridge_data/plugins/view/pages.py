@@ -257,10 +257,10 @@ class Site:
         Raises:
             ConfigError: if packs or groups would need too many samples.
         """
-        dataset, ledger = self.run.dataset, self.saved.ledger
+        dataset = self.run.dataset
         if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
             return  # by arithmetic
-        if ledger is not None and all(map(ledger.has, numbers)):
+        if self.saved.ledger is not None and all(map(self.order.is_recorded, numbers)):
             return
         start = max((slot for one in self.saved.states if (slot := one.state.num_handed_out) <= numbers[0]), default=0)
         if numbers[0] - start > MAX_REPLAYED:
@@ -273,6 +273,13 @@ class Site:
         if open_run is None:
             raise ConfigError("there are no batches to show; give --config")
         return open_run(self.saved)
+
+
+def _last_recorded(saved: SavedRun) -> tuple[int, int] | None:
+    """(repetition, number as they were handed out) of the last micro-batch in the ledger; None if it has none."""
+    last = None if saved.ledger is None else saved.ledger.last
+    skips = saved.states[-1].state.skips if saved.states else None
+    return last if last is None or skips is None else (last[0], skips.num_handed_out(last[1]))
 
 
 def _states(saved: Sequence[Checkpoint]) -> list[LoaderState]:
@@ -557,7 +564,7 @@ class Pages:
             seen=number,
             poll_s=POLL_S,
             left_out=saved.left_out,
-            ledger_last=None if saved.ledger is None else saved.ledger.last,
+            ledger_last=_last_recorded(saved),
             line=None if saved.log is None else step_line(saved.log.losses),
             first=0 if saved.log is None else saved.log.first,
             not_finite=() if saved.log is None else saved.log.not_finite,

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bridge_data import Batch, ConfigError, DefaultTaskEncoder, SkipSample, TextSample, WorkerError, edataclass
-from bridge_data.datamodule.parallel import BalancedLoader
+from bridge_data.plugins.sharing.balance import BalancedLoader
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import make_module
 from tests.ranks import fork_ranks

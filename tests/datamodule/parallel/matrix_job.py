@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bridge_data import Batch, DefaultTaskEncoder, TextSample, edataclass
 from bridge_data.datamodule.parallel import slice_for_context_parallel, virtual_iterators
-from bridge_data.plugins.sharing.sharing import IdleDataloader
+from bridge_data.datamodule.rank_loader import IdleDataloader
 from bridge_data.samples import map_tensors
 from bridge_data.storage import content
 from tests.datamodule.jobs import as_rank

@@ -146,7 +146,7 @@ class TestOnRay:
         self, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, is_near: bool, size: int
     ) -> None:
         """On this machine they are not copied; from another, large ones come through the object store."""
-        monkeypatch.setattr(ray_batches, "is_on_this_machine", lambda door: is_near)
+        monkeypatch.setattr(ray_batches, "is_on_this_machine", lambda handle: is_near)
         workers = RayWorkers(address=nodes.address, num_actors=2)
         with get_loader(Streams(config(0), size=size), workers=workers, max_shared_bytes=80 << 20) as loader:
             assert loader.wait_for_workers()
@@ -281,7 +281,7 @@ class Job:
 
 
 def is_shared(address: int) -> bool:
-    """Whether what is at this address is a slot."""
+    """Whether what is at this address is a buffer."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(part, 16) for part in line.split()[0].split("-"))
         if begin <= address < end:

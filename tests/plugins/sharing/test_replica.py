@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from bridge_data import ConfigError, DatasetError, WorkerError, storage
-from bridge_data.datamodule.parallel import Replica, ReplicaLoader, join_replica
+from bridge_data.plugins.sharing.replica import Replica, ReplicaLoader, join_replica
 from tests.datamodule.parts import draw, make_module, write_numbers
 
 

@@ -1,12 +1,13 @@
-"""Memory for batches: slots of shared memory, and the arenas that batches are collated in.
+"""Memory for batches: buffers of shared memory, and the arena that batches are collated in.
 
-Reads, in a worker, the parts of a batch. Returns, in the trainer, views of the same memory. A slot, mapped only once,
-returns to its worker when the last tensor, view or array over it dies; no one waits for that, and no mapping is closed
-while in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets private copies.
+Reads, in a worker, the parts of a batch. Returns, in the trainer, views of the same memory. Promises that a buffer is
+mapped only once, and returns to its worker when the last tensor, view or array over it dies; no one waits for that, and
+no mapping is closed while in use. The memory that the trainer holds is bounded, in bytes and in buffers; beyond that it
+gets private copies.
 
-A worker collates in a slot, and the message of the batch says where in it the parts are, uncopied. The slot goes to the
-trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
-slot, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
+A worker collates in a buffer, and the message of the batch says where in it the parts are, uncopied. The buffer goes to
+the trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
+buffer, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
 """
 
 from __future__ import annotations
@@ -30,144 +31,144 @@ Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
 """The body of a batch message, the bytes to send with it, and the descriptors to send and then close."""
 
 
-class SlotWriter:
-    """The slots of one worker, on the worker's side. It keeps at most `num_spare` free slots in the long run."""
+class SharedBuffers:
+    """The buffers of one worker, on the worker's side. It keeps at most `num_spare` free buffers in the long run."""
 
     def __init__(self, num_spare: int) -> None:
         self.num_spare = num_spare
         self.maps: dict[int, mmap.mmap] = {}
         self._new: dict[int, int] = {}
-        """The descriptors of slots that the trainer has not mapped yet."""
+        """The descriptors of buffers that the trainer has not mapped yet."""
         self._free: list[int] = []
         self._retired: list[int] = []
         self._num_made = 0
 
-    def free(self, slots: Sequence[int]) -> None:
-        """Make these slots available for writing."""
-        self._free += [slot for slot in slots if slot in self.maps]
+    def free(self, numbers: Sequence[int]) -> None:
+        """Make these buffers available for writing."""
+        self._free += [number for number in numbers if number in self.maps]
 
     def place(self, parts: Sequence[pickle.PickleBuffer]) -> Placed:
-        """Copy the parts to a slot, or inline them; returns what to send."""
+        """Copy the parts to a buffer, or inline them; returns what to send."""
         views = [part.raw() for part in parts]
         ranges, size = layout(map(len, views))
         if size <= MAX_INLINE_BYTES:
             return Body(ranges), list(padded(views, ranges)), []
-        slot = self.take(size)
-        memory = self.maps[slot]
+        number = self.take(size)
+        memory = self.maps[number]
         for (start, end), view in zip(ranges, views, strict=True):
             memory[start:end] = view
-        return self.sent(slot, ranges)
+        return self.sent(number, ranges)
 
     def take(self, size: int) -> int:
-        """A free slot of at least `size` bytes, now in use."""
+        """A free buffer of at least `size` bytes, now in use."""
         if len(self._free) > self.num_spare:  # the trainer has released many batches at once
             self._retire(self._free[0])
-        fitting = [slot for slot in self._free if len(self.maps[slot]) >= size]
+        fitting = [number for number in self._free if len(self.maps[number]) >= size]
         if fitting:
-            slot = min(fitting, key=lambda slot: len(self.maps[slot]))
-            self._free.remove(slot)
-            return slot
-        if self._free:  # all too small: retire one, so that the number of slots stays bounded
+            number = min(fitting, key=lambda number: len(self.maps[number]))
+            self._free.remove(number)
+            return number
+        if self._free:  # all too small: retire one, so that the number of buffers stays bounded
             self._retire(self._free[0])
         return self._make(rounded_up(size))
 
-    def claim(self, slot: int) -> None:
-        """Mark a free slot as in use."""
-        self._free.remove(slot)
+    def claim(self, number: int) -> None:
+        """Mark a free buffer as in use."""
+        self._free.remove(number)
 
-    def sent(self, slot: int, ranges: list[tuple[int, int]]) -> Placed:
-        """What `place` returns for parts that are in `slot`; from now on the trainer owns the slot."""
-        descriptor = self._new.pop(slot, None)
+    def sent(self, number: int, ranges: list[tuple[int, int]]) -> Placed:
+        """What `place` returns for parts that are in this buffer, which is the trainer's from now on."""
+        descriptor = self._new.pop(number, None)
         retired, self._retired = self._retired, []
-        capacity = 0 if descriptor is None else len(self.maps[slot])
-        return Body(ranges, slot, capacity, retired), [], [] if descriptor is None else [descriptor]
+        capacity = 0 if descriptor is None else len(self.maps[number])
+        return Body(ranges, number, capacity, retired), [], [] if descriptor is None else [descriptor]
 
     def _make(self, capacity: int) -> int:
-        slot = self._num_made
+        number = self._num_made
         self._num_made += 1
-        self._new[slot] = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
-        os.ftruncate(self._new[slot], capacity)
-        self.maps[slot] = mmap.mmap(self._new[slot], capacity)
-        return slot
+        self._new[number] = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
+        os.ftruncate(self._new[number], capacity)
+        self.maps[number] = mmap.mmap(self._new[number], capacity)
+        return number
 
-    def _retire(self, slot: int) -> None:
-        self._free.remove(slot)
-        del self.maps[slot]
-        if (descriptor := self._new.pop(slot, None)) is None:
-            self._retired.append(slot)
+    def _retire(self, number: int) -> None:
+        self._free.remove(number)
+        del self.maps[number]
+        if (descriptor := self._new.pop(number, None)) is None:
+            self._retired.append(number)
         else:
             os.close(descriptor)
 
 
-MAX_HELD_SLOTS = 256
+MAX_HELD_BUFFERS = 256
 """Each uses a file descriptor in the trainer and one in a worker; the usual limit of a process is 1,024."""
 
 
-class HeldSlots:
-    """Counts the slots and bytes that the trainer holds, over all workers of a loader."""
+class BufferQuota:
+    """Counts the buffers and bytes that the trainer holds, over all workers of a loader."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._num_bytes, self._num_slots = max_bytes, 0, 0
+        self._max_bytes, self._num_bytes, self._num_buffers = max_bytes, 0, 0
         self.released: collections.deque[int] = collections.deque()
 
     def admits(self, num_bytes: int) -> bool:
-        """Whether another slot of `num_bytes` is within the bounds; if so, it counts until it is in `released`."""
+        """Whether another buffer of `num_bytes` is within the bounds; if so, it counts until it is in `released`."""
         while self.released:
             self._num_bytes -= self.released.popleft()
-            self._num_slots -= 1
-        if self._num_bytes + num_bytes > self._max_bytes or self._num_slots >= MAX_HELD_SLOTS:
+            self._num_buffers -= 1
+        if self._num_bytes + num_bytes > self._max_bytes or self._num_buffers >= MAX_HELD_BUFFERS:
             return False
         self._num_bytes += num_bytes
-        self._num_slots += 1
+        self._num_buffers += 1
         return True
 
 
-class SlotReader:
-    """The slots of one worker, on the trainer's side."""
+class MappedBuffers:
+    """The buffers of one worker, on the trainer's side."""
 
-    def __init__(self, held: HeldSlots) -> None:
-        self._held = held
+    def __init__(self, quota: BufferQuota) -> None:
+        self._quota = quota
         self.maps: dict[int, mmap.mmap] = {}
         self.released: collections.deque[int] = collections.deque()
 
     def note(self, body: Body, descriptors: list[int]) -> None:
-        """Map the slot that came with `body`, if any, and unmap those that it retires."""
-        for slot in body.retired:
-            self.maps.pop(slot, None)
+        """Map the buffer that came with `body`, if any, and unmap those that it retires."""
+        for number in body.retired:
+            self.maps.pop(number, None)
         for descriptor in descriptors:
             try:
-                self.maps[body.slot] = mmap.mmap(descriptor, body.new_capacity_bytes)
+                self.maps[body.buffer] = mmap.mmap(descriptor, body.new_capacity_bytes)
             finally:
                 os.close(descriptor)
 
     def open(self, body: Body, payload: memoryview) -> list[Any]:
-        """The parts of `body`; its slot is not written while anything refers to them."""
-        if body.slot < 0:
+        """The parts of `body`; its buffer is not written while anything refers to them."""
+        if body.buffer < 0:
             # Tensors need aligned, writable memory; a pickle alone is read without a copy.
             view = memoryview(bytearray(payload)) if len(body.ranges) > 1 else payload
             return [view[start:end] for start, end in body.ranges]
-        memory = self.maps[body.slot]
-        if self._held.admits(len(memory)):
-            owner = watched(memory, _release, body.slot, self.released, len(memory), self._held.released)
+        memory = self.maps[body.buffer]
+        if self._quota.admits(len(memory)):
+            owner = watched(memory, _release, body.buffer, self.released, len(memory), self._quota.released)
             view = memoryview(owner).cast("B")
             return [view[start:end] for start, end in body.ranges]
-        self.released.append(body.slot)
+        self.released.append(body.buffer)
         whole = memoryview(memory)
         return [bytearray(whole[start:end]) for start, end in body.ranges]
 
     def discard(self, body: Body) -> None:
-        """Release the slot without reading it."""
-        if body.slot >= 0:
-            self.released.append(body.slot)
+        """Release the buffer without reading it."""
+        if body.buffer >= 0:
+            self.released.append(body.buffer)
 
     def take_released(self) -> list[int]:
-        """The slots released since the last call."""
+        """The buffers released since the last call."""
         return [self.released.popleft() for _ in range(len(self.released))]
 
 
-def _release(slot: int, slots: collections.deque[int], num_bytes: int, held: collections.deque[int]) -> None:
+def _release(number: int, numbers: collections.deque[int], num_bytes: int, held: collections.deque[int]) -> None:
     """Runs in the thread in which the last view dies, where only appending to a deque is safe."""
-    slots.append(slot)
+    numbers.append(number)
     held.append(num_bytes)
 
 
@@ -192,80 +193,80 @@ def padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> It
 
 
 _MAX_TENSORS_KEPT = 8
-"""A `SlotArena` stops allocating after this many batches of which a hook kept a tensor: each of them costs a slot."""
+"""A `SharedArena` stops allocating after this many batches of which a hook kept a tensor: each costs a buffer."""
 
 _MAX_OPEN = 4
-"""Maximum number of slots open for writing: samples waiting in a buffer, each in its own slot, would keep all of
+"""Maximum number of buffers open for writing: samples that wait to be packed, each in its own, would keep all of
 them."""
 
 _REST_BYTES = 1 << 16
-"""Space for the parts of a batch that are not built in the slot: its pickle and small tensors."""
+"""Space for the parts of a batch that are not built in the buffer: its pickle and small tensors."""
 
 
-class SlotArena(Arena):
-    """Builds a worker's batches in the slots in which they are sent."""
+class SharedArena(Arena):
+    """Builds a worker's batches in the buffers in which they are sent."""
 
     min_bytes = MAX_INLINE_BYTES
 
-    def __init__(self, slots: SlotWriter) -> None:
+    def __init__(self, buffers: SharedBuffers) -> None:
         super().__init__()
-        self._slots = slots
+        self._buffers = buffers
         self._open: dict[int, ArenaBuffer] = {}
-        """The slots that tensors of this process may be in."""
+        """The buffers that tensors of this process may be in."""
         self._unused: collections.deque[int] = collections.deque()
         """Slots that nothing refers to any more: finalizers append here, in any thread."""
         self._batch_bytes = 0
         self._num_kept = 0
 
     def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory] | None:
-        """A free slot; None if hooks keep too many of them."""
+        """A free buffer; None if hooks keep too many of them."""
         self._collect()
         if self._num_kept >= _MAX_TENSORS_KEPT or len(self._open) >= _MAX_OPEN:
             return None
-        slot = self._slots.take(max(self._batch_bytes, num_bytes + _REST_BYTES))
-        buffer, memory = opened(watched(self._slots.maps[slot], self._unused.append, slot))
-        self._open[slot] = buffer
+        number = self._buffers.take(max(self._batch_bytes, num_bytes + _REST_BYTES))
+        buffer, memory = opened(watched(self._buffers.maps[number], self._unused.append, number))
+        self._open[number] = buffer
         return buffer, memory
 
     def place(self, parts: list[pickle.PickleBuffer]) -> Placed:
         """What to send so that the `parts` of a batch arrive. The list is emptied: the caller must hold no other
         reference to the parts or to the batch."""
-        slot = self._slot_of(parts) if self._open else None
-        if slot is None:
+        number = self._buffer_of(parts) if self._open else None
+        if number is None:
             self._expect(sum(len(part.raw()) for part in parts))
-            return self._slots.place(parts)
-        memory, used = self._slots.maps[slot], self._open[slot].end
-        ranges, size = _ranges_in(self._open[slot], parts)
+            return self._buffers.place(parts)
+        memory, used = self._buffers.maps[number], self._open[number].end
+        ranges, size = _ranges_in(self._open[number], parts)
         extent = max(end for _, end in ranges)
         self._expect(min(extent, 2 * size))
         if extent > min(len(memory), 2 * size):  # much more was built than sent: the trainer would keep all of it
-            return self._slots.place(parts)
+            return self._buffers.place(parts)
         _copy_rest(memory, used, ranges, parts)
-        parts.clear()  # these should be the last references to the slot
+        parts.clear()  # these should be the last references to the buffer
         self._collect()
-        if slot not in self._open:
-            self._slots.claim(slot)
-            return self._slots.sent(slot, ranges)
+        if number not in self._open:
+            self._buffers.claim(number)
+            return self._buffers.sent(number, ranges)
         self._num_kept += 1
         self._buffer = None
         with memoryview(memory) as view:
-            return self._slots.place([pickle.PickleBuffer(view[start:end]) for start, end in ranges])
+            return self._buffers.place([pickle.PickleBuffer(view[start:end]) for start, end in ranges])
 
     def _expect(self, num_bytes: int) -> None:
-        """Size new slots for batches like this one or the recent ones: a single larger batch is forgotten."""
+        """Size new buffers for batches like this one or the recent ones: a single larger batch is forgotten."""
         self._batch_bytes = max(self._batch_bytes - self._batch_bytes // 4, num_bytes + _REST_BYTES)
 
-    def _slot_of(self, parts: list[pickle.PickleBuffer]) -> int | None:
-        """The slot that the largest part was built in."""
+    def _buffer_of(self, parts: list[pickle.PickleBuffer]) -> int | None:
+        """The buffer that the largest part was built in."""
         self._collect()
         largest = max((part.raw() for part in parts), key=len)
-        return next((slot for slot, buffer in self._open.items() if _range_in(buffer, largest)), None)
+        return next((number for number, buffer in self._open.items() if _range_in(buffer, largest)), None)
 
     def _collect(self) -> None:
         while self._unused:
-            slot = self._unused.popleft()
-            del self._open[slot]
-            self._slots.free([slot])
+            number = self._unused.popleft()
+            del self._open[number]
+            self._buffers.free([number])
 
 
 def _range_in(buffer: ArenaBuffer, view: memoryview) -> tuple[int, int] | None:
@@ -294,7 +295,7 @@ def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tup
 def _copy_rest(
     memory: mmap.mmap, used: int, ranges: Sequence[tuple[int, int]], parts: Sequence[pickle.PickleBuffer]
 ) -> None:
-    """Copy the parts that were not built in the slot after its `used` bytes."""
+    """Copy the parts that were not built in the buffer after its `used` bytes."""
     for (start, end), part in zip(ranges, parts, strict=True):
         if start >= used:
             memory[start:end] = part.raw()

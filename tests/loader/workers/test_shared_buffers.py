@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.loader.workers import slots
+from bridge_data.loader.workers import shared_buffers
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.slots import HeldSlots, SlotArena, SlotReader, SlotWriter
+from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers, SharedArena, SharedBuffers
 from bridge_data.samples import collation
 from bridge_data.samples.pickling import decode
 
@@ -18,30 +18,30 @@ class Ends:
     """The arena of a worker, and the reader in the trainer."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
-        self.slots, self.reader = SlotWriter(num_spare=4), SlotReader(HeldSlots(max_bytes))
-        self.arena = SlotArena(self.slots)
+        self.buffers, self.reader = SharedBuffers(num_spare=4), MappedBuffers(BufferQuota(max_bytes))
+        self.arena = SharedArena(self.buffers)
         self.used: set[int] = set()
         self.copied: list[bool] = []
-        place = self.slots.place
+        place = self.buffers.place
 
         def counted(parts: Any) -> Any:
             self.copied[-1] = True
             return place(parts)
 
-        self.slots.place = counted  # type: ignore[method-assign]
+        self.buffers.place = counted  # type: ignore[method-assign]
 
     def pass_on(self, box: list[Any]) -> Any:
         """What arrives of the batch in `box`, out of which it is taken."""
-        self.slots.free(self.reader.take_released())
+        self.buffers.free(self.reader.take_released())
         self.copied.append(False)
         body, payload, descriptors = self.arena.place(Encoder().encode(box.pop()))
         body = pickle.loads(pickle.dumps(body))
         self.reader.note(body, descriptors)
-        self.used.add(body.slot)
+        self.used.add(body.buffer)
         return decode(self.reader.open(body, memoryview(b"".join(payload))))
 
 
-def test_small_batches_need_no_slot_and_can_be_written() -> None:
+def test_small_batches_need_no_buffer_and_can_be_written() -> None:
     ends = Ends()
     batch = ends.pass_on([{"tokens": torch.arange(10), "flag": torch.ones(1, dtype=torch.bool), "array": np.ones(3)}])
     batch["tokens"] += 1
@@ -67,7 +67,7 @@ KEPT = {
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", KEPT)
-def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> None:
+def test_a_buffer_is_not_written_as_long_as_anything_looks_at_it(name: str) -> None:
     ends = Ends()
     kept = KEPT[name](ends.pass_on([{"tensor": torch.ones(50_000), "array": np.ones(50_000)}]))
     gc.collect()
@@ -78,11 +78,11 @@ def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> Non
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("max_bytes", "max_slots"), [(2 << 20, 256), (1 << 30, 5)])
-def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
-    max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("max_bytes", "max_buffers"), [(2 << 20, 256), (1 << 30, 5)])
+def test_beyond_the_bounds_the_trainer_gets_private_copies_and_buffers_stay_few(
+    max_bytes: int, max_buffers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "MAX_HELD_SLOTS", max_slots)
+    monkeypatch.setattr(shared_buffers, "MAX_HELD_BUFFERS", max_buffers)
     ends = Ends(max_bytes)
     kept = [ends.pass_on([torch.full((50_000,), number)]) for number in range(30)]
     assert all((batch.numpy() == number).all() for number, batch in enumerate(kept))
@@ -101,7 +101,7 @@ def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
     kept.clear()
     for _ in range(60):
         ends.pass_on([torch.ones(50_000)])
-    assert len(ends.reader.maps) == len(ends.slots.maps) < 10
+    assert len(ends.reader.maps) == len(ends.buffers.maps) < 10
 
 
 SIZE = 20_000
@@ -138,7 +138,7 @@ def test_collated_tensors_travel_uncopied_with_what_else_is_in_the_batch(ends: E
         assert (batch["small"].tolist(), batch["text"]) == ([0, 1, 2], "x")
         del batch
     assert ends.copied[2:] == [False] * 6, "it knows by now how large a batch is"
-    assert len(ends.slots.maps) < 5
+    assert len(ends.buffers.maps) < 5
 
 
 def test_what_a_hook_keeps_is_its_own(ends: Ends) -> None:
@@ -149,7 +149,7 @@ def test_what_a_hook_keeps_is_its_own(ends: Ends) -> None:
         kept[-1] += 1000
         assert int(arrived[0, 0]) == number
     assert [int(tensor[0, 0]) for tensor in kept] == [number + 1000 for number in range(1, 30)]
-    assert len(ends.slots.maps) < 20, "what is kept all the time is no longer built in slots"
+    assert len(ends.buffers.maps) < 20, "what is kept all the time is no longer built in buffers"
 
 
 def test_several_batches_may_be_built_before_the_first_is_sent(ends: Ends) -> None:
@@ -161,9 +161,9 @@ def test_several_batches_may_be_built_before_the_first_is_sent(ends: Ends) -> No
         assert [int(batch[0, 5]) for batch in arrived] == [start, start + 1, start + 2]
 
 
-def test_samples_that_wait_for_long_keep_few_slots(ends: Ends) -> None:
+def test_samples_that_wait_for_long_keep_few_buffers(ends: Ends) -> None:
     waiting = [stacked(number, size=SIZE + 10_000 * number) for number in range(12)]
-    assert len(ends.slots.maps) == 4
+    assert len(ends.buffers.maps) == 4
     assert [int(tensor[0, 9]) for tensor in waiting] == list(range(12))
     assert int(ends.pass_on([stacked(5)])[0, 0]) == 5
     waiting.clear()
@@ -184,17 +184,17 @@ def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) ->
     assert ends.arena.allocate((10,), torch.int64) is None
     assert ends.arena.allocate((0, 10_000), torch.int64) is None
     assert ends.pass_on([collation.batch_stack([torch.arange(4)] * 2)]).tolist() == [[0, 1, 2, 3]] * 2
-    assert not ends.slots.maps
+    assert not ends.buffers.maps
 
 
-def test_slots_of_unread_batches_come_back_and_a_huge_batch_is_forgotten(ends: Ends) -> None:
+def test_buffers_of_unread_batches_come_back_and_a_huge_batch_is_forgotten(ends: Ends) -> None:
     for _ in range(9):
-        ends.slots.free(ends.reader.take_released())
+        ends.buffers.free(ends.reader.take_released())
         ends.copied.append(False)
-        body, _, descriptors = ends.slots.place(Encoder().encode(torch.ones(50_000)))
+        body, _, descriptors = ends.buffers.place(Encoder().encode(torch.ones(50_000)))
         ends.reader.note(body, descriptors)
         ends.reader.discard(body)  # as after a restore
-    assert len(ends.slots.maps) == 1
+    assert len(ends.buffers.maps) == 1
     for size in (100 * SIZE, *[SIZE] * 30):
         ends.pass_on([stacked(1, size)])
     assert ends.arena._batch_bytes < 4 * 8 * SIZE * 2
