@@ -14,7 +14,8 @@
     recently_used       tables and open files that are kept, up to a number of bytes
     subset              a range of samples
     blocks              neighbours that are read at once, and held until each is taken
-    sample_lookup       a sample by the key that a user typed; `key_index` is `index.sqlite`, for files by name
+    sample_lookup       a sample by the key that a user typed; `key_index` is `index.sqlite`, for files by name,
+                        opened as a `read_only_database`
     metadata            names and content of `.nv-meta`; `plain_data` parses JSON and YAML of others within limits
     media_kinds         which files are media; `named_media`, how rows name them; `media_metadata`, sizes and durations
 

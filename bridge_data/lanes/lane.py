@@ -300,8 +300,6 @@ class Lane:
         if self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
-        if self._extras is not None and (saved := self._extras.save()):
-            state["extras"] = saved
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["packs"] = own
         if self._extras is not None and (saved := self._extras.save()):

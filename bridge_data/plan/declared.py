@@ -43,8 +43,16 @@ _FORMATS = ("Metadataset", "MetadatasetV2")
 T = TypeVar("T")
 
 
+class OptionError(ConfigError):
+    """An option, such as `where`, does not fit the data."""
+
+
 class Clause(Protocol):
     """A condition that chooses samples; see the plug-in `where`."""
+
+    @property
+    def text(self) -> str:
+        """The condition as written."""
 
     def error(self, message: str) -> ConfigError:
         """The error `message`, which names the clause."""

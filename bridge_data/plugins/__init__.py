@@ -1,6 +1,23 @@
-"""Features behind the seams of the core: a folder each, and `TABLE`, which says where the core finds them.
+"""Features behind the seams of the core, and `TABLE`, which says where the core finds them.
 
-A plug-in imports the core and no other plug-in; the core imports none. See `bridge_data.extensions`.
+A plug-in is a folder here, or a package of somebody else. It imports the core, and no other plug-in; the core imports
+none, and never names one: with this folder deleted, it works on. What it needs of a feature is the protocol of a seam:
+
+    Format         data in files of a kind: opened as `Records`, with a reader      plan/formats.py, data/records.py
+    Store          the objects of a URL scheme                                      storage/store.py
+    StateExtra     what a feature does in lanes, and keeps in states                order/extras.py
+    Maker          from references to samples: a `MakerWrapper` goes around it      lanes/maker.py
+    PackSource     which samples share a pack                                       lanes/pack_source.py
+    LanePool       the processes that run the lanes of a rank                       loader/lane_pool.py
+
+A plug-in is found by the kind and the name of what it offers: a scheme, the ending of a file, the name of a command or
+of a feature. Ours are the lines of `TABLE`; those of other packages are their entry points:
+
+    [project.entry-points."bridge_data.stores"]
+    zip = "zip_store:ZipStore"
+
+Its module is imported when its name is asked for, so a plug-in that nobody uses costs nothing. A setting or URL whose
+plug-in is missing is an error that names it. See `bridge_data.extensions`, and "How to add" in CONTRIBUTING.md.
 """
 
 from collections.abc import Mapping

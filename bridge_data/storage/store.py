@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.extensions import extension, names_of_extensions
+from bridge_data.extensions import extension, names_of_extensions, names_of_others
 
 MAX_AHEAD_BYTES = 128 << 20
 """Bytes of announced ranges that a process holds or has in flight."""
@@ -155,7 +155,7 @@ def _opened(scheme: str, url: str) -> Store:
     try:
         opened: Store = extension("stores", scheme, needed_by=f"{scheme}://")()
     except ConfigError as error:
-        known = ", ".join(f"{name}://" for name in names_of_extensions("stores"))
+        known = ", ".join(f"{name}://" for name in (*names_of_extensions("stores"), *names_of_others("stores")))
         expected = f"expected a local path{known and ', or one of '}{known}"
         raise ConfigError(f"{url}: unknown kind of URL; {expected}. {error}") from error
     return opened

@@ -29,11 +29,19 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipS
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare, given_clauses
+from bridge_data.plan.declared import (
+    Declared,
+    DeclaredBlend,
+    LoadCache,
+    OptionError,
+    Reference,
+    Scope,
+    declare,
+    given_clauses,
+)
 from bridge_data.plan.document import absolute, as_node
 from bridge_data.plan.formats import Opening, find_format
 from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
-from bridge_data.plugins.where.where_clauses import WhereOptionError
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.storage import on_disk
@@ -210,7 +218,7 @@ def _sources(path: Path, part: str, failures: dict[str, list[str]], config: Lint
     except BridgeDataError as error:
         errors.append(error)
     for failure in errors:
-        if isinstance(failure, WhereOptionError):
+        if isinstance(failure, OptionError):
             fix = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
             raise ConfigError(f"{failure}{fix}")
         failures.setdefault(str(failure), []).append(part)

@@ -19,6 +19,7 @@ from tests.properties.machine import (
     EXAMPLES,
     NUM_COPIES,
     SIZES,
+    STEPS,
     STRIDE,
     Case,
     JobMachine,
@@ -61,9 +62,10 @@ class JobWithPlugins(JobMachine):
         kind: functools.partial(in_tables if suffix else in_files, suffix) for kind, suffix in SUFFIXES.items()
     }
 
-    @rule(topology=topologies(), data=st.data())
-    def forget(self, topology: Topology, data: st.DataObject) -> None:
+    @rule(steps=STEPS, topology=topologies(), data=st.data())
+    def forget(self, steps: int, topology: Topology, data: st.DataObject) -> None:
         """Go on without some samples, but with one at least of each source."""
+        self.take(steps, sees_end=True)
         forgotten = data.draw(st.sets(st.tuples(st.integers(0, NUM_COPIES - 1), st.integers(0, 20)), max_size=12))
         saved = self._leave()
         for copy in range(len(self.case.sizes)):
@@ -116,4 +118,4 @@ def _rows(root: Path, size: int, numbers: list[int]) -> list[str]:
 @pytest.mark.processes
 def test_a_job_keeps_its_promises_with_tables_conditions_and_forgotten_samples(folder: Path) -> None:
     machine: Any = type("Machine", (JobWithPlugins,), {"folder": folder})
-    run_state_machine_as_test(machine, settings=settings_of(EXAMPLES // 2))
+    run_state_machine_as_test(machine, settings=settings_of(EXAMPLES // 3))

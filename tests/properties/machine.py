@@ -60,7 +60,7 @@ MAX_STEPS = 20_000
 MAX_PROCESSES = 3
 """Workers of all ranks together."""
 
-EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "60"))
 LENGTH = 8 if "BRIDGE_DATA_EXAMPLES" not in os.environ else 14
 
 Key = tuple[int, int, int]
@@ -231,7 +231,7 @@ def cases(kinds: Mapping[str, bool]) -> st.SearchStrategy[Case]:
             num_groups=st.sampled_from([1, 1, 3]),
             skip_every=st.sampled_from([0, 0, 3, 7]),
             num_parts=st.sampled_from([1, 1, 3]),
-            splits=st.sampled_from([False, False, True]),
+            splits=st.booleans(),
             ending=st.sampled_from(["endless", "endless", "once", "ordered"]),
             limit=st.sampled_from([None, None, None, 5, 20]),
             chunk=st.sampled_from([None, 1, 10, 100]),
@@ -241,6 +241,10 @@ def cases(kinds: Mapping[str, bool]) -> st.SearchStrategy[Case]:
         )
 
     return st.tuples(st.sampled_from([*kinds]), st.integers(1, NUM_COPIES)).flatmap(lambda drawn: of_kind(*drawn))
+
+
+STEPS = st.integers(0, 6).map(lambda number: 6 - number)
+"""Micro-batches of each rank; rather more than few."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -477,7 +481,7 @@ class JobMachine(RuleBasedStateMachine):
 
     # What happens to it.
 
-    @rule(steps=st.integers(1, 6), sees_end=st.booleans())
+    @rule(steps=STEPS, sees_end=st.booleans())
     def take(self, steps: int, sees_end: bool) -> None:
         """Each rank takes so many micro-batches. Finite data of which nothing is left is over then; a state of it
         begins the next pass, also where no rank has asked for more, if the order alone tells the end."""
@@ -502,7 +506,12 @@ class JobMachine(RuleBasedStateMachine):
             self._open(saved, is_new_layout=True)
         self.save()
 
-    @rule()
+    @rule(steps=STEPS)
+    def take_and_save(self, steps: int) -> None:
+        """Come to a checkpoint."""
+        self.take(steps, sees_end=True)
+        self.save()
+
     def save(self) -> None:
         """Write a checkpoint folder."""
         self._num_saves += 1
@@ -512,18 +521,20 @@ class JobMachine(RuleBasedStateMachine):
         self._saved = folder, self.case, self.topology.num_lanes, self._reference
         self._saved_pass = [*self._before], dict(self._by_index), skipped
 
-    @rule(data=st.data())
-    def move(self, data: st.DataObject) -> None:
+    @rule(steps=STEPS, data=st.data())
+    def move(self, steps: int, data: st.DataObject) -> None:
         """Go on with other ranks and workers, and the same lanes."""
+        self.take(steps, sees_end=True)
         states, saved = self.ranks.states(), self._leave()
         before = self.topology
         self.topology = data.draw(topologies(before.num_lanes), label="topology")
         has_own = self.topology.world_size == before.world_size and data.draw(st.booleans(), label="own states")
         self._open(states if has_own else saved, is_new_layout=False)
 
-    @rule(topology=topologies(), data=st.data())
-    def deal_again(self, topology: Topology, data: st.DataObject) -> None:
+    @rule(steps=STEPS, topology=topologies(), data=st.data())
+    def deal_again(self, steps: int, topology: Topology, data: st.DataObject) -> None:
         """Go on with any number of lanes; endless data, with other weights or batches of another size, too."""
+        self.take(steps, sees_end=True)
         saved = self._leave()
         self.topology = topology
         change = "none" if self.case.is_finite else data.draw(st.sampled_from(["none", "batch_size", "weights"]))
@@ -534,7 +545,7 @@ class JobMachine(RuleBasedStateMachine):
             self.case = dataclasses.replace(self.case, weights=data.draw(st.tuples(*[WEIGHTS] * len(self.case.sizes))))
         self._open(saved, is_new_layout=True, strict=change == "none")
 
-    @rule(steps=st.integers(0, 3), data=st.data())
+    @rule(steps=STEPS, data=st.data())
     def die(self, steps: int, data: st.DataObject) -> None:
         """Lose what came since the last checkpoint, and go on from there, on other ranks."""
         for _ in range(steps):
@@ -546,10 +557,11 @@ class JobMachine(RuleBasedStateMachine):
         self._open(load_states(folder), is_new_layout=False)
 
     @precondition(lambda self: self.topology.num_workers > 0)
-    @rule()
-    def kill_a_worker(self) -> None:
+    @rule(steps=STEPS)
+    def kill_a_worker(self, steps: int) -> None:
         """The next worker that encodes a sample dies."""
         (self.work / "die").touch()
+        self.take(steps, sees_end=True)
 
     # What is promised.
 

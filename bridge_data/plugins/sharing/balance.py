@@ -39,7 +39,7 @@ from bridge_data.plugins.sharing.background import (
     num_bytes,
     to_parts,
 )
-from bridge_data.plugins.sharing.replica import Peers
+from bridge_data.plugins.sharing.replica import ReplicaRanks
 from bridge_data.run_options import LoaderConfig
 
 _NONE_LEFT = object()
@@ -114,7 +114,7 @@ class StepReport:
 class Exchange:
     """The communication of this rank, `rank` of `peers`, with the others."""
 
-    def __init__(self, peers: Peers, rank: int, balancing: Balancing, report: BalanceReport, pin: bool) -> None:
+    def __init__(self, peers: ReplicaRanks, rank: int, balancing: Balancing, report: BalanceReport, pin: bool) -> None:
         self._peers, self.rank, self._balancing, self._report, self._pin = peers, rank, balancing, report, pin
 
     def read(self, loader: RankLoader, reading: Iterator[Any]) -> Step:
@@ -222,7 +222,7 @@ class BalancedLoader(BackgroundLoader):
         self,
         dataset: LaneDataset,
         loader: RankLoader,
-        peers: Peers,
+        peers: ReplicaRanks,
         balancing: Balancing,
         config: LoaderConfig,
     ) -> None:

@@ -59,7 +59,7 @@ class Replica:
 
     reader: int
     members: Any
-    readers: "Peers | None"
+    readers: "ReplicaRanks | None"
 
     @property
     def needs_data(self) -> bool:
@@ -68,14 +68,14 @@ class Replica:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Peers:
+class ReplicaRanks:
     """One rank per replica: a gloo group, and the global ranks in the order of data-parallel ranks."""
 
     group: Any
     ranks: tuple[int, ...]
 
 
-def join_peers(data_parallel_group: Any = None) -> Peers:
+def join_peers(data_parallel_group: Any = None) -> ReplicaRanks:
     """A new group of the ranks of a data-parallel group (None: all of the job). All ranks of the job must call it, the
     same number of times.
 
@@ -87,7 +87,7 @@ def join_peers(data_parallel_group: Any = None) -> Peers:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     groups = {ranks: dist.new_group(sorted(ranks), backend="gloo") for ranks in sorted(set(everyone))}
-    return Peers(group=groups[own], ranks=own)
+    return ReplicaRanks(group=groups[own], ranks=own)
 
 
 def join_replica(pg_collection: Any = None) -> Replica:
@@ -117,7 +117,7 @@ def join_replica(pg_collection: Any = None) -> Replica:
             members[pp, cp, tp] = rank
     reader_of = {dp: members[min(members)] for dp, members in sorted(replicas.items())}
     members_of = {dp: dist.new_group(sorted(replicas[dp].values()), backend="gloo") for dp in reader_of}
-    readers = Peers(
+    readers = ReplicaRanks(
         group=dist.new_group(sorted(reader_of.values()), backend="gloo"),
         ranks=tuple(reader_of[dp] for dp in sorted(reader_of)),
     )

@@ -2,7 +2,7 @@
 
     catalog ─ samples by source, number and key; contents ─ the display of one, and of a batch
     charts ─ figures of a source, losses and the counts of a blend
-    gatekeeper ─ access control; pages ─ everything to show, and the routes
+    gatekeeper ─ access control; pages ─ everything to show, and the routes; view_command ─ the command
 
 Reads a data set, a metadataset, the folder of a run. Returns pages, rendered on the server; the browser runs htmx and
 a few lines for the keyboard. No part of a request is ever a path; samples are requested by number.

@@ -12,12 +12,9 @@ from typing import Any
 
 from bridge_data.data.records import Records, count_samples
 from bridge_data.errors import ConfigError
+from bridge_data.plan.declared import OptionError
 from bridge_data.plan.document import Node, absolute, as_node, given, located
 from bridge_data.plan.source import Source
-
-
-class WhereOptionError(ConfigError):
-    """The options `where` and `columns` do not fit the data."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +30,7 @@ class WhereClause:
     def error(self, message: str) -> ConfigError:
         """The error `message`, with file and line."""
         error = self.node.error(message)
-        return WhereOptionError(str(error)) if self.is_option else error
+        return OptionError(str(error)) if self.is_option else error
 
 
 def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...]:

@@ -10,7 +10,7 @@ import click
 from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
-from bridge_data.plugins.where.where_clauses import WhereClause, given_where
+from bridge_data.plan.declared import Clause, given_clauses
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
@@ -176,7 +176,7 @@ def convert(
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
     dropped_here = () if records.has_columns else drop  # which reads no others
     found = find_columns(records, dropped_here, require_parts)
-    records = _taken(source, records, given_where(where, columns))
+    records = _taken(source, records, given_clauses(where, columns))
     definition = guess_definition(
         found,
         sample_type=sample_type,
@@ -221,7 +221,7 @@ def convert(
     click.echo(f"Next: {bridge_command('preview', target)}")
 
 
-def _taken(source: Path, records: RecordSource, clauses: Sequence[WhereClause]) -> RecordSource:
+def _taken(source: Path, records: RecordSource, clauses: Sequence[Clause]) -> RecordSource:
     """The chosen `records` that are not forgotten."""
     taken = take_records(source, records, clauses)
     if taken.num_chosen is not None:

@@ -27,13 +27,14 @@ from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.records import count_samples, counts_of, names_of, split_part_of, stored_records
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
+from bridge_data.extensions import extension
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
+from bridge_data.plan.declared import Clause, given_clauses
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.source import parse_access
-from bridge_data.plugins.where.where_clauses import WhereClause, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
@@ -97,7 +98,7 @@ def info(
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size have no effect without --num-lanes")
     trust["limits"] = limits
-    clauses = given_where(where, columns)
+    clauses = given_clauses(where, columns)
     kind = "metadataset" if path.suffix in (".yaml", ".yml") and storage.is_file(path) else format_of(str(path)).name
     if kind == "metadataset":
         facts, lines = _metadataset(path, where=where, columns=columns, **trust)
@@ -128,7 +129,7 @@ def info(
 
 
 def _folder(
-    dataset: PreparedDataset, split_config: str | None, dataset_config: str, clauses: Sequence[WhereClause]
+    dataset: PreparedDataset, split_config: str | None, dataset_config: str, clauses: Sequence[Clause]
 ) -> _Found:
     """A prepared data set."""
     names, meta, forgotten = list(dataset.shard_counts), dataset.meta, _forgotten([dataset.all_shards()])
@@ -205,16 +206,16 @@ def _forgotten_rows(forgotten: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [("forgotten", f"{counted(forgotten['num_samples'], 'sample')} (version {shown} of the list)")]
 
 
-def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[dict[str, Any] | None, list[str]]:
+def _chosen(parts: Sequence[Records], clauses: Sequence[Clause]) -> tuple[dict[str, Any] | None, list[str]]:
     """How many samples of each split part are chosen."""
     if not clauses:
         return None, []
-    from bridge_data.plugins.where.choosing import evaluate, shown  # here: most calls do not need it
+    where = extension("features", "where", needed_by="--where")
 
     chosen: list[dict[str, Any]] = [
         {
             "split_part": split_part_of(records),
-            "num_chosen": evaluate(records, clauses).num_chosen if count_samples(records) else 0,
+            "num_chosen": len(where.numbers(records, clauses)),
             "num_samples": count_samples(records),
         }
         for records in parts
@@ -224,10 +225,10 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[d
         for one in chosen
     ]
     facts = {"predicates": [clause.text for clause in clauses], "split_parts": chosen}
-    return facts, ["", f"where {shown(clauses)}", "", table(["split part", "chosen samples", "of all"], rows)]
+    return facts, ["", f"where {where.shown(clauses)}", "", table(["split part", "chosen samples", "of all"], rows)]
 
 
-def _jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> _Found:
+def _jsonl(path: Location, clauses: Sequence[Clause], limits: Limits) -> _Found:
     """A JSONL file."""
     records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
     forgotten = _forgotten([stored_records(one) for one in records[:1]])
@@ -260,7 +261,7 @@ def _jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> _F
     return facts, [headed(rows), "", table(["split part", "samples"], shown), *chosen_lines]
 
 
-def _tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> _Found:
+def _tables(path: Location, clauses: Sequence[Clause], trust: dict[str, Any]) -> _Found:
     """Parquet files, or a data set saved by `datasets`."""
     names = split_parts(path, trust["limits"])
     parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
@@ -299,7 +300,7 @@ _MAX_LOOKED_AT = 10
 """Tars that nobody has prepared, and of which the parts are named."""
 
 
-def _raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> _Found:
+def _raw_tars(path: Location, clauses: Sequence[Clause], trust: dict[str, Any]) -> _Found:
     """Tars that nobody has prepared."""
     shards = tars_of(load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records)
     assert shards is not None and shards.index is not None

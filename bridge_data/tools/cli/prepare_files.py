@@ -7,7 +7,7 @@ the whole file, as for Energon.
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.data.subset import gaps
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.joins.joins import JoinIndex
-from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
+from bridge_data.extensions import extension
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
     parse_line_range,
@@ -27,6 +26,9 @@ from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
+
+if TYPE_CHECKING:
+    from bridge_data.plugins.joins.joins import JoinIndex
 
 _LINE_FLAGS = frozenset(
     {
@@ -122,8 +124,9 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         DatasetError: if its data sets cannot be joined.
     """
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
+    prepare_metadataset = extension("features", "join_indexes", needed_by=f"preparing the joins of {path}")
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
-        made = prepare_metadataset(
+        made = extension("features", "join_indexes", needed_by=str(path))(
             path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress
         )
     for index in made:
@@ -132,7 +135,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         click.echo(f"{path}: has no join, so there is nothing to prepare")
 
 
-def _summary(index: JoinIndex) -> list[str]:
+def _summary(index: "JoinIndex") -> list[str]:
     first = index.members[0]
     lines = [f"join on {first.path} [{first.split_part}]: {counted(index.num_rows, 'sample')}"]
     if index.num_left_out:

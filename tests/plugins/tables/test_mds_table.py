@@ -26,7 +26,7 @@ from tests.data.test_folders_of_tables import FORMATS, WRITERS, samples
 from tests.prepare.converters.originals import captioned_mds, picture, write_mds
 from tests.tables import opened, read
 
-THEIRS = Path(__file__).parents[2] / "prepare" / "converters" / "mds_written_by_mosaicml"
+THEIRS = Path(__file__).parent / "mds_written_by_mosaicml"
 
 
 def write(folder: Path, count: int, **settings: Any) -> Path:
