@@ -48,6 +48,7 @@ class Faults:
         match action:
             case "SIGKILL" | "SIGSEGV":
                 os.kill(os.getpid(), getattr(signal, action))
+                threading.Event().wait()  # of several threads, this one may go on for a moment
             case "exit":
                 os._exit(3)
             case "hang":
