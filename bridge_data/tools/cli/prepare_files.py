@@ -126,7 +126,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
     prepare_metadataset = extension("features", "join_indexes", needed_by=f"preparing the joins of {path}")
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
-        made = extension("features", "join_indexes", needed_by=str(path))(
+        made = prepare_metadataset(
             path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress
         )
     for index in made:
