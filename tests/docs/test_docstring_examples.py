@@ -54,7 +54,7 @@ def test_the_docstring_of_a_package_that_names_modules_names_all_of_them(folder:
     modules |= {path.parent.name for path in folder.glob("*/__init__.py")}
     listed = "\n".join(re.findall(r"^ {4,}\S.*", docstring_of(folder / "__init__.py"), re.MULTILINE))
     missing = modules - {*re.findall(r"\w+", listed)}
-    assert not missing or missing == modules, f"not named: {', '.join(sorted(missing))}"
+    assert not missing or len(modules - missing) < 2, f"not named: {', '.join(sorted(missing))}"
 
 
 def test_the_docstring_of_a_module_says_what_it_reads_and_returns_in_sentences() -> None:
