@@ -6,7 +6,7 @@ workers, in turns; rates are of processor time, and ratios are between runs of t
 packs a whole data set before a run: its algorithm gets all lengths at once.
 
 Then the load of the slowest data-parallel rank of a step, divided by the mean load, if attention costs a sample the
-square of its tokens: as read, with packs exchanged after reading, with packs dealt before, and as Megatron-core's
+square of its tokens: as read, with packs exchanged after reading, with packs assigned before, and as Megatron-core's
 scheduler of hybrid context parallelism places single samples. Sent are bytes by rank and step (28 a token).
 
     python -m benchmarks.packing [--rounds N] [--steps N] [--json FILE] [--merge]
@@ -182,8 +182,8 @@ def exchanged(step: Step, num_ranks: int) -> tuple[float, int]:
     return placed(step, assign(step.loads, num_ranks))
 
 
-def dealt(step: Step, num_ranks: int) -> tuple[float, int]:
-    """Packs dealt before reading: none is sent."""
+def assigned(step: Step, num_ranks: int) -> tuple[float, int]:
+    """Packs assigned before reading: none is sent."""
     return greatest_load(longest_first(step.loads, num_ranks), step.loads), 0
 
 
@@ -212,7 +212,7 @@ def scheduled(step: Step, num_ranks: int, longest: int) -> tuple[float, int]:
 PLACED: dict[str, Callable[[Step, int, int], tuple[float, int]]] = {
     "as read": lambda step, ranks, _: placed(step, round_robin(len(step.packs), ranks)),
     "exchanged after reading": lambda step, ranks, _: exchanged(step, ranks),
-    "dealt before reading": lambda step, ranks, _: dealt(step, ranks),
+    "assigned before reading": lambda step, ranks, _: assigned(step, ranks),
     "Megatron-core, no sample shared": lambda step, ranks, capacity: scheduled(step, ranks, capacity),
     "Megatron-core, samples above a quarter of a pack shared": lambda step, ranks, capacity: scheduled(
         step, ranks, capacity // 4

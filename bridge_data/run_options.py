@@ -354,7 +354,7 @@ class TrainerOptions:
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`; they are sent between ranks
     after they are read, so all ranks must ask for their loaders in the same order. With `packing="planned"` they are
-    dealt before, and none are sent: "attention" (tokens squared, of each sample), "tokens", or a column of the cost
+    assigned before, and none are sent: "attention" (tokens squared, of each sample), "tokens", or a column of the cost
     index."""
     strict_restore: bool = True
     """Refuse to restore a state of another blend (default True). If False, weights and added data sets may differ;
@@ -405,8 +405,8 @@ class RunOptions:
             )
 
     @property
-    def deals_packs(self) -> bool:
-        """Whether `balance` deals packs to the ranks before they are read, as they are planned."""
+    def assigns_packs(self) -> bool:
+        """Whether `balance` assigns packs to the ranks before they are read, as they are planned."""
         return self.data.packing == "planned" and isinstance(self.trainer.balance, str)
 
     def get(self, name: str) -> Any:

@@ -197,7 +197,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         balance = self.options.trainer.balance
         self._balancing: Callable[[BatchSchedule, int, WorkerConfig], Any] | None = None
         """What says how ranks balance a step; None if they do not."""
-        if balance is not False and not self.options.deals_packs:
+        if balance is not False and not self.options.assigns_packs:
             balanced_by = extension("features", "balance", needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
         if task_encoder is not None:
@@ -248,11 +248,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
             dataset.skips = self._checked_skips(worker_config.world_size)
             num_ranks = worker_config.world_size
-            if not self.options.deals_packs:
+            if not self.options.assigns_packs:
                 return dataset
-            deal = extension("features", "step_deal", needed_by=f"balance={self.options.trainer.balance!r}")
-            dealt: LaneDataset = deal(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
-            return dealt
+            assignment = extension("features", "step_assignment", needed_by=f"balance={self.options.trainer.balance!r}")
+            assigned: LaneDataset = assignment(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
+            return assigned
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

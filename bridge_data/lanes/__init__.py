@@ -4,7 +4,7 @@ Reads a path or samples in memory, a task encoder, and the options of a run. Ret
 the state after it. A lane knows of no other lane, process or rank: `loader` runs them, and says whose turn it is.
 
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
-    lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states
+    lane_dataset  plan, order and encoder as one object: opens lanes, checks and reshards states
     pass_length   how many batches a pass has, and whether it begins again
     lane          one lane: draws samples, packs them, fills buckets, cuts batches; its state
     draws         the samples of a lane in their order, made; what waits, as its state keeps it

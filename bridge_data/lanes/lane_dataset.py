@@ -30,7 +30,7 @@ from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.units import Batching
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
-from bridge_data.order.extras import LaneExtras, StateExtra, begun, dealt
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.sample_blend import BlendRule
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
@@ -137,7 +137,7 @@ class LaneDataset:
         if not repetition or not self.extras:
             return first
         if first.num_lanes != last.num_lanes:
-            return self._from_here(dataclasses.replace(first, extras=dealt(last, self.extras)))
+            return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
         at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
         kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
         lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
@@ -207,7 +207,7 @@ class LaneDataset:
         Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
         differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
-        rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
+        rest of the epochs in progress is resharded; that needs a state with all lanes. A state saved at the end of a
         pass becomes the start of the next one.
 
         Raises:
@@ -227,7 +227,7 @@ class LaneDataset:
             return self.repeated(new, state) if goes_on else new
         self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
-            state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
+            state = self.resharded(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
     def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
@@ -240,13 +240,13 @@ class LaneDataset:
             )
         return PlanOrder(plan, seed, self._shuffle, size, rule)
 
-    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+    def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
         state.check_complete()
         if state.skips is not None:
             state = self._after_skips(state)
-        extras = dealt(state, self.extras)
-        made = self.pack_sources.redealt(self, state, num_lanes, lanes)
+        extras = resharded_extras(state, self.extras)
+        made = self.pack_sources.resharded(self, state, num_lanes, lanes)
         return dataclasses.replace(made, extras=extras)
 
     def _after_skips(self, state: LoaderState) -> LoaderState:
@@ -260,7 +260,7 @@ class LaneDataset:
                     behind.next()
                 lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
         if num_discarded:
-            logger.info("made and discarded %d micro-batches of skipped steps, to deal the lanes again", num_discarded)
+            logger.info("made and discarded %d micro-batches of skipped steps, to reshard the lanes", num_discarded)
         return dataclasses.replace(state, lanes=lanes)
 
     def _from_here(self, state: LoaderState) -> LoaderState:

@@ -24,7 +24,7 @@ each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=
 
 A lane saves what its source holds as references, and what the source says itself as it is. So a lane that is restored
 goes on as if it had not been interrupted, if what a source does next follows from these two and the draws. When lanes
-are dealt again, what they hold is dealt with the rest of the data.
+are resharded, what they hold is dealt with the rest of the data.
 """
 
 import collections
@@ -132,9 +132,9 @@ class PackSources:
             StateError: if it cannot.
         """
 
-    def redealt(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+    def resharded(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
-        return dataset.order.redealt(state, num_lanes, lanes)
+        return dataset.order.resharded(state, num_lanes, lanes)
 
 
 class OnlinePacker:

@@ -199,8 +199,8 @@ class _Request(NamedTuple):
 
 
 def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, max_open_bytes: int) -> list[Cut | None]:
-    """How each source of a training order is cut; `geometries` say how it is dealt. A process runs `num_lanes`, and may
-    hold `max_open_bytes` of partly read blocks."""
+    """How each source of a training order is cut; `geometries` say how it is assigned. A process runs `num_lanes`, and
+    may hold `max_open_bytes` of partly read blocks."""
     weights = plan.weights or [1.0] * len(plan.sources)
     cuts: list[Cut | None] = [None] * len(plan.sources)
     wanted: list[tuple[float, float, int]] = []

@@ -10,7 +10,7 @@ probability of e^-50 = 2e-22: together less than 1e-12. An alarm needs every con
 - *As many consecutive skips as `skips_of_empty` says.* An epoch permutes a source's chunks, so each draw of a lane is a
   given sample with probability 1/n. A filter that decides by the sample skips k consecutive draws with probability
   (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Two epochs prove something only with one lane: epochs are
-  dealt again; a lane of 8 misses a single survivor of an epoch 7 times out of 8.) If some samples were kept, it
+  resharded; a lane of 8 misses a single survivor of an epoch 7 times out of 8.) If some samples were kept, it
   takes those 50 n; over 20,000 samples 1,000,000 are enough, which is safe if 1 in 20,000 samples is kept, and they
   are not all in a few chunks. If none was, the encoder is most likely wrong, and waiting costs more: then 50,000
   draws and two epochs are enough, which is safe if 1 in 1,000 samples is kept, or any of up to 1,000.

@@ -40,6 +40,6 @@ class Upcoming:
         return [*self._whole(self._look(most, most))]
 
     def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
-        """Without parts of samples, which are left after a re-deal: only its own lane makes a part."""
+        """Without parts of samples, which are left after a reshard: only its own lane makes a part."""
         whole = [ref for ref in found if ref.part == ALL_PARTS]
         return whole if self._extras is None else self._extras.filter(whole)

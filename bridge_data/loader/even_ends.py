@@ -6,7 +6,7 @@ batch for a rank that has none in the step. Every sample comes exactly once, in 
 All ranks take the same number of steps, so no rank waits in a collective that others have left.
 
 In validation order the number of micro-batches is arithmetic: a skipped sample only makes its lane end earlier. So the
-ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data have no
+ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and resharded data have no
 such number; then the ranks agree by one small all-reduce a step. There a rank whose batch fails reports it, and the
 error of every other rank names it.
 """
@@ -174,8 +174,8 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
     if run["order"] != "ordered" or run["packing_buffer_size"] is not None or dataset.may_multiply:
         return None
     [*earlier, (_, geometry)] = state.generations
-    is_dealt_again = bool(earlier) or geometry != [[0]]
-    return None if is_dealt_again else dataset.passes.num_micro_batches
+    is_resharded = bool(earlier) or geometry != [[0]]
+    return None if is_resharded else dataset.passes.num_micro_batches
 
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:

@@ -355,7 +355,7 @@ def _resident_bytes(process: int) -> int:
 
 
 def _epochs(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
-    """By the names of the sources: the epochs that the lanes here have drawn. Samples of earlier epochs that a re-deal
+    """By the names of the sources: the epochs that the lanes here have drawn. Samples of earlier epochs that a reshard
     has left to a lane are not drawn yet."""
     epochs: dict[str, float] = {}
     if state.fingerprint["order"] != "shuffled" or not state.lanes:
@@ -371,7 +371,7 @@ def _epochs(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
 
 
 def _drawn(lane: LaneState, number: int, shuffle_samples: float) -> float:
-    """The samples of a source that a lane has drawn since the last re-deal, less those it still has from before;
+    """The samples of a source that a lane has drawn since the last reshard, less those it still has from before;
     a shuffle gives it `shuffle_samples`."""
     shuffle, _, _, taken = lane.get("cursors", {}).get(str(number), BEGINNING)
     left = sum(map(entry_size, lane.get("inbox", {}).get(str(number), ())))

@@ -161,9 +161,9 @@ def distribute_state_if_any(state: LoaderState | dict[str, Any] | None, config: 
         return None
     num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
     source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
-    is_redealt = num_lanes_after(config, num_lanes) != num_lanes
+    is_resharded = num_lanes_after(config, num_lanes) != num_lanes
     # Only with all lanes is it known whether finite data is at its end, from where the next pass begins.
-    takes_all = is_redealt or (source is not None and any(row.is_finite for row in rows))
+    takes_all = is_resharded or (source is not None and any(row.is_finite for row in rows))
     lacking = [rank for rank, row in enumerate(rows) if not (row.is_whole if takes_all else row.has_own)]
     if not lacking:
         return given

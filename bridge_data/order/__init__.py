@@ -4,22 +4,22 @@ The modules, each using only those above it:
 
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
-    row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
+    row           the training order of one source: chunks permuted per epoch, assigned to lanes, shuffled in windows
     sample_blend  the seam for blends that look at samples
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
-                  re-deal left to it comes first
+                  reshard left to it comes first
     ordered       the same for the validation order
     pending       what a lane has drawn and not yet emitted
     step_skips    which micro-batches are skipped
     extras        what features do in the lanes, and keep in the states
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
-    redeal        continue with another number of lanes, or with other weights or sources
+    reshard        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors
 
 Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are
 permuted together, usually one. A *window* is the samples that a lane reads shuffled together. A *draw* is one sample
-taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes, sizes of chunks, blocks and windows,
-first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
+taken by a lane. A *geometry* is how a source is cut and assigned: number of lanes, sizes of chunks, blocks and windows,
+first epoch. A *reshard* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
 
 A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, and some are skipped (`step_skips`).

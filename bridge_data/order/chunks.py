@@ -1,4 +1,4 @@
-"""Chunks and blocks: how the sources are cut to be dealt and read.
+"""Chunks and blocks: how the sources are cut to be assigned and read.
 
 A chunk is a run of neighbouring samples of one shard, and is read by one lane only. It is cut into blocks: all samples
 of a block are in the same shuffle window, so that one read can fetch them.
@@ -48,7 +48,7 @@ _STEPS = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
-    """How one source is cut and shared among lanes. Part of the state; changes only when the run is re-dealt.
+    """How one source is cut and shared among lanes. Part of the state; changes only when the run is resharded.
 
     `chunk_size` and `block_size` are maximum numbers of samples. A shuffle window has `window_size` to twice
     `window_size` samples; 0 means no shuffling within a chunk. The row starts with epoch `first_epoch`.

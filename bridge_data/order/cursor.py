@@ -3,7 +3,7 @@
 Reads the rows of the sources, a blend, a lane, and a saved state. Returns `SampleRef`s with their draw numbers. Its
 state is plain integers, a few per source drawn from. A cursor set to it continues exactly as the one that saved it.
 
-A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a re-deal left of
+A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a reshard left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
 position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
 `[epoch, index, part]`: single samples, or parts of them. A `Cursor` takes from the streams of all sources, but first
@@ -116,7 +116,7 @@ class Stream:
 
 
 class Inbox:
-    """What a re-deal left of one source to one lane, read before the lane's own row.
+    """What a reshard left of one source to one lane, read before the lane's own row.
 
     `rows` are the source's rows by generation. A slice never reaches into the epochs of the next generation. `path` is
     the location of the entries in the state, for errors.

@@ -74,8 +74,8 @@ class StateExtra:
         """
         return data_of(state.extras, self)
 
-    def dealt(self, state: LoaderState) -> Any:
-        """What the state of the job keeps, as for `begin`, if its lanes are dealt again: what is in the lanes of the
+    def resharded(self, state: LoaderState) -> Any:
+        """What the state of the job keeps, as for `begin`, if its lanes are resharded: what is in the lanes of the
         whole `state` ends here."""
         return data_of(state.extras, self)
 
@@ -142,11 +142,11 @@ def _only(of_lane: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
     return {**without, "extras": kept} if kept else without
 
 
-def dealt(state: LoaderState, extras: Sequence[StateExtra]) -> dict[str, Any]:
-    """The extras of the job after its lanes in the whole `state` are dealt again."""
+def resharded_extras(state: LoaderState, extras: Sequence[StateExtra]) -> dict[str, Any]:
+    """The extras of the job after its lanes in the whole `state` are resharded."""
     kept: dict[str, Any] = dict(state.extras)
     for extra in extras:
-        kept = with_data(kept, extra, extra.dealt(state))
+        kept = with_data(kept, extra, extra.resharded(state))
     return kept
 
 

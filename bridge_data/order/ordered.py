@@ -16,7 +16,7 @@ class OrderedRow:
     """The validation order: samples 0..`num_samples`-1 of all sources, front to back, as a row of one epoch.
 
     A block is the `block_size` samples of one micro-batch. Blocks go to the lanes round-robin, so the micro-batches of
-    the job are the data set from start to end. The row starts with block `first_block`: after a re-deal, the first
+    the job are the data set from start to end. The row starts with block `first_block`: after a reshard, the first
     that no lane has touched; the lanes' inboxes have what is left before it.
     """
 

@@ -1,7 +1,7 @@
 """The order of a plan: one object per run that makes the cursors of all lanes and restores states.
 
 Reads a plan, a seed and the shuffle settings. Returns geometries and cursors; the fingerprint of the run; saved states
-converted to other weights or sources (migration) or to another number of lanes (re-deal). It is pure arithmetic and
+converted to other weights or sources (migration) or to another number of lanes (reshard). It is pure arithmetic and
 tables, and reads no data.
 """
 
@@ -21,7 +21,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.random_draws import check_weights, key64
-from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
+from bridge_data.order.resharding import TOLERATED, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
 from bridge_data.order.sample_blend import BlendRule, SampleBlend
 from bridge_data.order.state import Generation, LaneState, LoaderState
@@ -216,7 +216,7 @@ class PlanOrder:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if they are not allowed (see `redeal.TOLERATED`).
+            StateError: if they are not allowed (see `reshard.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, TOLERATED.get(name, "not allowed"))
@@ -255,7 +255,7 @@ class PlanOrder:
             lanes[lane] = {**now, "blend": own} if now else now
         return dataclasses.replace(found, lanes=lanes)
 
-    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+    def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """`state` converted to `num_lanes` lanes, of which only `lanes` are computed."""
         state.check_complete()
 
@@ -264,13 +264,13 @@ class PlanOrder:
 
         if self.shuffle is None:
             firsts = [0, *itertools.accumulate(self.sizes)]
-            return redeal_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
+            return reshard_ordered(state, self._ordered_row(state.generations[-1]), old_cursor, firsts, num_lanes)
         rows = self.rows(state.generations[-1])
 
         def new_generation(first_epochs: Sequence[int]) -> Generation:
             return self._generation(num_lanes, first_epochs)
 
-        return redeal_shuffled(state, rows, old_cursor, new_generation, lanes, self._sample_blend)
+        return reshard_shuffled(state, rows, old_cursor, new_generation, lanes, self._sample_blend)
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""

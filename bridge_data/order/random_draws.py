@@ -237,7 +237,7 @@ class Schedule:
         self._num_drawn = 0
 
     def since(self, num_drawn: int) -> Self:
-        """This schedule for lanes whose draw 0 came after `num_drawn` samples of the job (before the last re-deal)."""
+        """This schedule for lanes whose draw 0 came after `num_drawn` samples of the job (before the last reshard)."""
         shifted = copy.copy(self)
         shifted._num_drawn = num_drawn
         return shifted

@@ -272,8 +272,8 @@ class Row:
             number, before_last = divmod(rest - 1, self.chunks.equal_length)
             return begin + number + 1, before_last + 1
         for positions in _parts(0, self.per_shuffle):
-            dealt = self.permutation(self.num_whole)(positions) % self.chunks.num_chunks
-            lengths = self.chunks.spans(dealt)[1]
+            assigned = self.permutation(self.num_whole)(positions) % self.chunks.num_chunks
+            lengths = self.chunks.spans(assigned)[1]
             ends = np.cumsum(lengths)
             if ends[-1] >= rest:
                 number = int(np.searchsorted(ends, rest))

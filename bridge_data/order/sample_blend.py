@@ -38,7 +38,7 @@ class SampleBlend(Protocol):
     def lane(self, lane: int, num_lanes: int, state: Any) -> LaneBlend:
         """That of one lane, from a `LaneBlend.state` on; None: from the start."""
 
-    def redealt(self, states: Sequence[Any], lane: int, num_lanes: int) -> Any:
+    def resharded(self, states: Sequence[Any], lane: int, num_lanes: int) -> Any:
         """The state of `lane`, of `num_lanes` new ones, which go on together where lanes with these states were."""
 
     def migrated(self, state: Any, after: Any, numbers: Sequence[int], num_lanes: int) -> Any:

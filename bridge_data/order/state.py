@@ -34,7 +34,7 @@ LaneState: TypeAlias = dict[str, Any]
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
-block]]). Every re-deal starts a new generation."""
+block]]). Every reshard starts a new generation."""
 
 
 Differences: TypeAlias = Iterable[tuple[str, str]]
@@ -59,7 +59,7 @@ class LoaderState:
     """The first micro-batch of the job that not every rank has got yet, and that is not skipped."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
-    """Samples drawn by the job before the last re-deal, after which lanes count draws from 0; for schedules."""
+    """Samples drawn by the job before the last reshard, after which lanes count draws from 0; for schedules."""
     epoch_batches: int = 0
     """Batches per rank in the current virtual epoch."""
     ended: bool = False
@@ -373,7 +373,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
 
 def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
     """Check that the states of finite data are of one step: as ranks skip lanes that have ended, their slots may
-    differ, but those that go on have handed out equally many micro-batches (one more or less after a re-deal)."""
+    differ, but those that go on have handed out equally many micro-batches (one more or less after a reshard)."""
     going_on = [(of, part) for of, part in zip(names, parts, strict=True) if not part.ended]
     for of, part in going_on[1:]:
         first_of, first = going_on[0]

@@ -50,7 +50,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
-        "step_deal": "bridge_data.plugins.planned.planned_sources:dealt",
+        "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
         "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },

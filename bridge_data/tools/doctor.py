@@ -592,7 +592,7 @@ MIN_GAIN = 1.2
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOrder:
-    """How the samples of a source are dealt and mixed; a step takes `size` samples of it from one lane."""
+    """How the samples of a source are assigned and mixed; a step takes `size` samples of it from one lane."""
 
     source: Source
     size: int
@@ -645,7 +645,7 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             code="lanes-of-later-ranks",
             level=Level.MIXES,
-            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there deals the rest of the "
+            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there assigns the rest of the "
             "epoch anew, in another order",
             change=change,
             gain="the same order on all of these numbers of ranks",

@@ -29,7 +29,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.forgotten import forgotten_in
-from bridge_data.plugins.planned.planned_sources import dealt
+from bridge_data.plugins.planned.planned_sources import assigned
 from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 from bridge_data.tools.runs import RunSettings
 
@@ -268,7 +268,7 @@ class RunOrder:
     @property
     def _before_first(self) -> str:
         return (
-            f"comes before the first given state, after micro-batch {self._begins[0]}, and the lanes had been dealt "
+            f"comes before the first given state, after micro-batch {self._begins[0]}, and the lanes had been assigned "
             "again before it: give an earlier state"
         )
 
@@ -544,7 +544,7 @@ def open_run(
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     dataset.skips = schedule.skips(steps.skip_steps)
-    dataset = dealt(dataset, settings.options, schedule, settings.world_size)
+    dataset = assigned(dataset, settings.options, schedule, settings.world_size)
     return RunOrder(
         dataset,
         schedule=schedule,

@@ -41,7 +41,7 @@ from bridge_data.plugins.planned.planned import (
     parts_of,
     table_of,
 )
-from bridge_data.plugins.planned.planned_sources import costs_of_sources, dealt_to, planned_of
+from bridge_data.plugins.planned.planned_sources import assigned_to, costs_of_sources, planned_of
 from bridge_data.topology import WorkerConfig
 
 EXACT_SAMPLES = 1 << 18
@@ -117,12 +117,12 @@ class Totals(NamedTuple):
 
 class PlannedStep(NamedTuple):
     """A step before it is read, counted from 0: its sums, and the load of each data-parallel rank, if micro-batch n
-    goes to rank n mod the number of ranks (`undealt`), and if packs are dealt by their loads (`dealt`)."""
+    goes to rank n mod the number of ranks (`in_turn`), and if packs are assigned by their loads (`assigned`)."""
 
     number: int
     totals: Totals
-    undealt: Sequence[int]
-    dealt: Sequence[int]
+    in_turn: Sequence[int]
+    assigned: Sequence[int]
 
 
 def load_ratios(loads: Sequence[Sequence[int]]) -> NDArray[np.float64]:
@@ -165,11 +165,11 @@ class RunPlan:
     reaches: bool = True
     """Whether the data suffice for the length."""
     load: str | None = None
-    """The cost by which packs are, or would be, dealt to ranks; "attention" is the square of tokens."""
-    is_dealt: bool = False
-    """Whether the run deals packs by their loads."""
-    undealt: Spread | None = None
-    dealt: Spread | None = None
+    """The cost by which packs are, or would be, assigned to ranks; "attention" is the square of tokens."""
+    is_assigned: bool = False
+    """Whether the run assigns packs by their loads."""
+    in_turn: Spread | None = None
+    assigned: Spread | None = None
     notes: Sequence[str] = ()
     """What is not known, or not as asked."""
     steps: Sequence[PlannedStep] = ()
@@ -220,13 +220,13 @@ class RunPlan:
         """(heading, text) of the fill of packs and the loads of ranks."""
         if self.fill is not None:
             yield "packs", f"{self.fill:.2%} full, {1 - self.fill:.2%} padding"
-        for heading, spread in (("undealt", self.undealt), ("dealt", self.dealt)):
+        for heading, spread in (("in turn", self.in_turn), ("assigned", self.assigned)):
             if spread is not None and self.num_ranks > 1:
                 yield (
                     heading,
                     f"greatest over mean {self.load} of {self.num_ranks} ranks: mean {spread.mean:.3f}, p99 "
                     f"{spread.p99:.3f}, worst {spread.worst:.3f} in step {spread.worst_step:,}"
-                    + ("" if self.is_dealt is (heading == "dealt") else ", if it were so (balance)"),
+                    + ("" if self.is_assigned is (heading == "assigned") else ", if it were so (balance)"),
                 )
 
     def epochs(self, totals: Totals) -> list[float] | None:
@@ -244,7 +244,7 @@ class RunPlan:
             costs = dict(zip(self.names, totals.costs.tolist(), strict=True))
             drawn = None if totals.drawn is None else totals.drawn.tolist()
             found[name] = {**totals._asdict(), "costs": costs, "drawn": drawn, "epochs": self.epochs(totals)}
-        for name in ("undealt", "dealt"):
+        for name in ("in_turn", "assigned"):
             found[name] = found[name] and found[name]._asdict()
         sources = [{"name": name, "num_samples": size} for name, size in self.sources]
         return {"version": 1, **found, "fill": self.fill, "sources": sources}
@@ -252,8 +252,9 @@ class RunPlan:
 
 class _Units(NamedTuple):
     """Consecutive packs (or samples) of the job, as micro-batches have them: their costs (units, names), the loads
-    (units, 2) by which they are dealt, and without forgotten samples, their numbers before they are dealt, numbers of
-    samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by unit."""
+    (units, 2) by which they are assigned, and without forgotten samples, their numbers before they are assigned,
+    numbers of samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by
+    unit."""
 
     costs: Ints
     loads: Ints
@@ -288,7 +289,7 @@ class _Units(NamedTuple):
 
 def of_ranks(dataset: LaneDataset, config: WorkerConfig) -> LaneDataset:
     """`dataset` for the ranks of `config`."""
-    return dealt_to(dataset.changed(worker_config=config), config.world_size)
+    return assigned_to(dataset.changed(worker_config=config), config.world_size)
 
 
 class Planner:
@@ -357,16 +358,16 @@ class Planner:
     def _step(self, number: int, units: _Units) -> PlannedStep:
         planned, loads = units.loads.T
         in_place: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
-        if self._planned is not None and self._planned.deal is not None:
+        if self._planned is not None and self._planned.assignment is not None:
             in_order = loads[np.argsort(units.numbers, kind="stable")]
-            undealt, dealt = in_order.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist(), in_place
+            in_turn, assigned = in_order.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist(), in_place
         else:
             groups = longest_first(planned.tolist(), self._num_ranks) if self._is_packed else ()
-            undealt, dealt = in_place, [int(loads[group].sum()) for group in groups]
+            in_turn, assigned = in_place, [int(loads[group].sum()) for group in groups]
         _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
         sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
         drawn = np.bincount(units.draws[:, 1], minlength=len(self._sources))
-        return PlannedStep(number, Totals(1, len(loads), *sums, drawn), undealt, dealt)
+        return PlannedStep(number, Totals(1, len(loads), *sums, drawn), in_turn, assigned)
 
     def _packs(self) -> Iterator[_Units]:
         """The planned packs of micro-batches, some at a time, until a lane ends."""
@@ -476,11 +477,11 @@ class Planner:
             )
         run = exact if is_over else self._extrapolated(exact, length)
         facts |= {"load": self.names[0] if self.names else None, "steps": steps}
-        facts["undealt"] = Spread.of([step.undealt for step in steps])
+        facts["in_turn"] = Spread.of([step.in_turn for step in steps])
         if self._planned is not None:
-            deal = self._planned.deal
-            facts |= {"load": deal.by if deal else TOKENS, "is_dealt": deal is not None}
-            facts["dealt"] = Spread.of([step.dealt for step in steps])
+            assignment = self._planned.assignment
+            facts |= {"load": assignment.by if assignment else TOKENS, "is_assigned": assignment is not None}
+            facts["assigned"] = Spread.of([step.assigned for step in steps])
         return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
 
     def _made(self, exact: Totals, run: Totals, length: RunLength | None, *, notes: list[str], **facts: Any) -> RunPlan:

@@ -408,7 +408,7 @@ def sections_of(
 
 
 def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
-    """The section from the beginning of a run to a state of it, in which the lanes were never dealt again.
+    """The section from the beginning of a run to a state of it, in which the lanes were never resharded.
 
     Raises:
         StateError: if it is of other data.
@@ -438,7 +438,7 @@ def _section(
     if later is None or not _was_changed_last(dataset, state, later):
         return make(later)
     found = make(state)
-    if found.unknown or _was_dealt_between(state, later) or not _is_run_to(dataset, state, later):
+    if found.unknown or _was_assigned_between(state, later) or not _is_run_to(dataset, state, later):
         return found
     # After few draws, either weights reach the same samples in another order: the sums in the states say which it was.
     if (then := sums_of(later)) is None:
@@ -574,7 +574,7 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
     if state.fingerprint != run.fingerprint():
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
-        state = run.redealt(state, num_lanes, range(num_lanes))
+        state = run.resharded(state, num_lanes, range(num_lanes))
     return state
 
 
@@ -585,8 +585,8 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
     where += f"{state.num_lanes} and {later.num_lanes} lanes, of which the second does not follow from the first: give "
     if is_changed_last:
         known = [list(generation) for generation in state.generations]
-        if _was_dealt_between(state, later) and any(list(one) not in known for one in later.generations[:-1]):
-            return where + "also the states of between, with which the lanes were dealt again"
+        if _was_assigned_between(state, later) and any(list(one) not in known for one in later.generations[:-1]):
+            return where + "also the states of between, with which the lanes were resharded"
         return ""
     is_later = later.skips is not None or all(
         after.get(name, 0) >= converted.lanes[lane].get(name, 0)
@@ -596,9 +596,7 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
     same = [list(one) for one in converted.generations] == [list(one) for one in later.generations]
     if same and is_later and converted.drawn_before == later.drawn_before:
         return ""
-    return (
-        where + "also the states of between, with which the lanes were dealt again, or only those of one continuation"
-    )
+    return where + "also the states of between, with which the lanes were resharded, or only those of one continuation"
 
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
@@ -713,8 +711,8 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
 
 def _was_changed_last(dataset: LaneDataset, state: LoaderState, later: LoaderState) -> bool:
     """Whether the run continued from `state` unchanged, and lanes or weights changed just before `later` was saved."""
-    if _was_dealt_between(state, later):
-        return _is_just_dealt(later)
+    if _was_assigned_between(state, later):
+        return _is_just_assigned(later)
     if all(state.fingerprint.get(name) == later.fingerprint.get(name) for name in ("sources", "weights", "schedule")):
         return False
     run, _ = dataset_of(dataset, state.fingerprint)
@@ -737,11 +735,11 @@ def _reaches(cursor: Cursor, before: LaneState, after: LaneState, slots: Sequenc
     return reached == wanted
 
 
-def _was_dealt_between(state: LoaderState, later: LoaderState) -> bool:
+def _was_assigned_between(state: LoaderState, later: LoaderState) -> bool:
     return state.num_lanes != later.num_lanes or state.drawn_before != later.drawn_before
 
 
-def _is_just_dealt(state: LoaderState) -> bool:
+def _is_just_assigned(state: LoaderState) -> bool:
     return not any(lane.get("draws") for lane in state.lanes.values())
 
 
@@ -749,7 +747,7 @@ def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, chang
     """Whether hooks skipped samples between `state` and `later`, or made several of one; None if the states do not show
     it."""
     batch_size, forgets = run.batching.batch_size or 1, bool(forgotten_in(run) or changes)
-    if not _was_dealt_between(state, later):
+    if not _was_assigned_between(state, later):
         lanes = LanesFrom(run, state, changes, is_replayed=False) if forgets else None
 
         def num_extra(lane: int) -> int:
@@ -758,7 +756,7 @@ def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, chang
             return _num_extra(before, after, batch_size) - (lanes.num_gone(lane, num_draws) if lanes else 0)
 
         return any(after.get("pending") or num_extra(lane) for lane, after in later.lanes.items())
-    if forgets or not _is_just_dealt(later):
+    if forgets or not _is_just_assigned(later):
         return None
     drawn: int = state.drawn_before + sum(lane.get("draws", 0) for lane in state.lanes.values())
     return later.drawn_before - drawn != (later.micro_batch_index - state.micro_batch_index) * batch_size

@@ -492,7 +492,7 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
-    """The newest of at least one state: the furthest on, and of those the one that was dealt again last."""
+    """The newest of at least one state: the furthest on, and of those the one that was resharded last."""
     return max(states, key=lambda one: (one.state.micro_batch_index, len(one.state.generations)))
 
 

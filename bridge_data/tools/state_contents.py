@@ -1,7 +1,7 @@
 """The contents of a data state as readable numbers: its lanes and its sources; and how two states differ.
 
 Reads a state. Returns plain rows. *Pending* samples are drawn by a lane and not yet emitted; the *inbox* is what a
-re-deal gave to a lane from earlier generations, and the lane takes it first.
+reshard gave to a lane from earlier generations, and the lane takes it first.
 """
 
 import dataclasses
@@ -136,10 +136,10 @@ _HEADINGS = {
     "source_sequence": "sequence of the sources",
     "weight": "weight of {source}",
     "num_micro_batches": "micro-batches handed out",
-    "drawn_before": "samples drawn before the last deal",
+    "drawn_before": "samples drawn before the last reshard",
     "edits": "skipped",
-    "lanes_of_deals": "lanes of each deal",
-    "geometry_of_deals": "geometry of each deal",
+    "lanes_of_generations": "lanes of each generation",
+    "geometry_of_generations": "geometry of each generation",
     "is_here": "state",
     "micro_batches": "micro-batches",
     "cursor": "{source}",
@@ -208,8 +208,8 @@ def differences(first: LoaderState, second: LoaderState) -> tuple[list[Differenc
         of_all.append(Difference("drawn_before", first.drawn_before, second.drawn_before))
     if first.skips != second.skips:
         of_all.append(Difference("edits", skips_of(first), skips_of(second)))
-    deals = [list(zip(*state.generations, strict=True)) for state in (first, second)]
-    for item, was, now in zip(("lanes_of_deals", "geometry_of_deals"), *deals, strict=True):
+    assigns = [list(zip(*state.generations, strict=True)) for state in (first, second)]
+    for item, was, now in zip(("lanes_of_generations", "geometry_of_generations"), *assigns, strict=True):
         if was != now:
             of_all.append(Difference(item, list(was), list(now)))
     labels = [label for _, label in first.fingerprint["sources"]]

@@ -15,7 +15,7 @@ STEP = packing.Step([np.array(one) for one in ([4], [1, 1], [3], [2, 2])], [16, 
 def test_packs_cost_the_square_of_their_samples_and_those_away_from_home_are_sent() -> None:
     assert packing.PLACED["as read"](STEP, 2, 4) == (25, 0)
     assert packing.PLACED["exchanged after reading"](STEP, 2, 4) == (18, 8)  # the first and the last pack
-    assert packing.PLACED["dealt before reading"](STEP, 2, 4) == (18, 0)
+    assert packing.PLACED["assigned before reading"](STEP, 2, 4) == (18, 0)
 
 
 def test_the_scheduler_of_megatron_shares_samples_longer_than_its_limit() -> None:

@@ -64,7 +64,7 @@ sizes = st.integers(1, 25)
 
 
 @given(counts, sizes, sizes)
-def test_blocks_are_pieces_of_the_chunks_that_are_dealt(counts: list[int], chunk_size: int, block_size: int) -> None:
+def test_blocks_are_pieces_of_the_chunks_that_are_assigned(counts: list[int], chunk_size: int, block_size: int) -> None:
     cut, table = ChunkCut(chunk_size, block_size), ChunkTable(counts, chunk_size)
     stretches = list(zip(itertools.accumulate([0, *counts[:-1]]), counts, strict=True))
     for begin, length in zip(*map(np.ndarray.tolist, table.spans(np.arange(table.num_chunks))), strict=True):

@@ -109,7 +109,7 @@ def run(job: Job) -> dict[str, Any]:
     seen["two"] = job.resumed("four", pair)
     seen["three" if rank < 3 else "one"] = job.resumed("four", three if rank < 3 else one)
     dist.barrier()
-    seen["dealt anew"] = job.resumed("four", world, num_lanes=8)
+    seen["resharded"] = job.resumed("four", world, num_lanes=8)
 
     of_pair = job.loader(pair)  # two replicas, whose ranks have the same files
     draw(of_pair, 2 * DRAWN)

@@ -34,7 +34,7 @@ def test_every_number_of_ranks_goes_on_with_the_micro_batches_of_the_job(
     assert in_order(ranks, "three") == expected[: 3 * MORE]
     assert in_order(ranks, "one") == expected[:MORE]
     assert in_order(ranks, "more than files") == expected
-    drawn = [number for batch in stream[: 4 * DRAWN] + in_order(ranks, "dealt anew") for number in batch]
+    drawn = [number for batch in stream[: 4 * DRAWN] + in_order(ranks, "resharded") for number in batch]
     assert len(drawn) == 4 * (DRAWN + MORE) and len(set(drawn)) == len(drawn)
 
 

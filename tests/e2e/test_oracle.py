@@ -39,7 +39,7 @@ class Leg:
 LEGS = [
     Leg(1, 14, is_killed=True),  # some steps after the checkpoint at 12, which the next leg repeats
     Leg(2, 24),
-    Leg(3, 42, num_lanes=6),  # 3 ranks cannot share 4 lanes: the rest is dealt anew
+    Leg(3, 42, num_lanes=6),  # 3 ranks cannot share 4 lanes: the rest is resharded
     Leg(1, 60, num_lanes=6, blend="second.yaml"),
 ]
 

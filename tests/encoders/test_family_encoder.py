@@ -78,7 +78,7 @@ BAD = {
 
 @pytest.mark.parametrize("driven", [False, True])
 @pytest.mark.parametrize("policy", BAD)
-def test_samples_out_of_order_are_dealt_with_as_declared(policy: str, driven: bool) -> None:
+def test_samples_out_of_order_are_assigned_with_as_declared(policy: str, driven: bool) -> None:
     for sample, message in BAD[policy]:
         strict = make_encoder(driven=driven, seq_length=40, policies=SamplePolicies(**{policy: "error"}))
         with pytest.raises(SampleError, match=f"sample 'k': .*{message}"):

@@ -151,7 +151,7 @@ def test_a_run_resumed_at_every_step_equals_one_that_was_not_interrupted(texts: 
     assert found == expected
 
 
-def test_what_buffers_hold_is_dealt_to_other_ranks(texts: Path) -> None:
+def test_what_buffers_hold_is_assigned_to_other_ranks(texts: Path) -> None:
     before = [get_savable_loader(grouped(texts, rank=rank, world_size=2, repeat=False)) for rank in range(2)]
     packs = [pack for loader in before for batch in itertools.islice(loader, 5) for pack in batch]
     merged = merge_states([loader.save_state_rank() for loader in before])

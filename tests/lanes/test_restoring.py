@@ -167,13 +167,15 @@ CASES = [
 
 @pytest.mark.processes
 @settings(max_examples=12, deadline=None)
-@given(case=st.sampled_from(CASES), deals=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25))
-def test_every_unit_emitted_is_restored_equal(folder: Path, case: Any, deals: list[int], steps: int) -> None:
-    """By another data set object of another topology, and after re-deals as well."""
+@given(
+    case=st.sampled_from(CASES), assigns=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25)
+)
+def test_every_unit_emitted_is_restored_equal(folder: Path, case: Any, assigns: list[int], steps: int) -> None:
+    """By another data set object of another topology, and after reshards as well."""
     encoder, changes = case
     other = get_loader(make(folder, encoder(), num_lanes=2, **changes))
     saved: Any = None
-    for world_size in deals:
+    for world_size in assigns:
         states = []
         for rank in range(world_size):
             loader = get_savable_loader(make(folder, encoder(), rank, world_size, world_size, **changes))

@@ -151,7 +151,7 @@ def test_one_rank_ends_by_itself(tmp_path: Path) -> None:
     assert [len(batch.text) for batch in get_loader(dataset, ends="even")] == [4, 4, 2]
 
 
-def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt_again(data: Path) -> None:
+def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_assigned_again(data: Path) -> None:
     ranks = [dataset_of("whole", str(data), rank, 2) for rank in range(2)]
     loaders = [get_loader(rank) for rank in ranks]
     for loader in loaders:

@@ -154,7 +154,7 @@ class Plain(DefaultTaskEncoder):
 
 
 @pytest.mark.parametrize("num_lanes", [2, 3])
-def test_after_a_restore_counts_begin_again_and_epochs_go_on_also_after_a_re_deal(path: Path, num_lanes: int) -> None:
+def test_after_a_restore_counts_begin_again_and_epochs_go_on_also_after_a_reshard(path: Path, num_lanes: int) -> None:
     drawn: list[str] = []
 
     def take(loader: SavableDataLoader, count: int) -> None:

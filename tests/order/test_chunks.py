@@ -125,7 +125,7 @@ def test_how_far_epochs_overlap_is_bounded(
 @pytest.mark.parametrize(
     ("counts", "size", "num_lanes", "num_epochs", "expected"),
     [
-        ([100, 100, 10, 10], 100, 2, 1, (20, 200, 200 - 110)),  # the unluckiest deal
+        ([100, 100, 10, 10], 100, 2, 1, (20, 200, 200 - 110)),  # the unluckiest assignment
         ([10] * 5, 10, 2, 1, (20, 30, 5)),
         ([1_000] * 20, 100, 8, 5, (12_500, 12_500, 0)),
     ],

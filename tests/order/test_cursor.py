@@ -1,4 +1,4 @@
-"""Where a lane is in its samples: drawn, read front to back, left in inboxes by re-deals, and waiting in its state."""
+"""Where a lane is in its samples: drawn, read front to back, left in inboxes by reshards, and waiting in its state."""
 
 import collections
 import contextlib

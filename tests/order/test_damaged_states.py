@@ -1,4 +1,4 @@
-"""Positions that the data do not have, in states with right checksums: named when they are used, or in a re-deal."""
+"""Positions that the data do not have, in states with right checksums: named when they are used, or in a reshard."""
 
 import copy
 import json
@@ -15,8 +15,8 @@ from tests.prepared import train_dataset, write_pair
 from tests.properties.jobs import Encoder, GroupingEncoder, Job
 
 KINDS = {
-    "re-dealt packs": ((5, 17), (4, 17)),
-    "packs to be re-dealt": ((5, 400), (4, 0)),
+    "resharded packs": ((5, 17), (4, 17)),
+    "packs to be resharded": ((5, 400), (4, 0)),
     "blend": ((5, 800),),
 }
 """Each with its runs: (number of lanes, number of steps)."""
@@ -64,10 +64,10 @@ def states(data: Path) -> dict[str, dict[str, Any]]:
 
 BEYOND = [
     ("blend", ("lanes", "1", "cursors", "0"), [0, 1, 40, 41], r"lanes\.1\.cursors\.0: .*offset 40 is beyond window 1"),
-    ("re-dealt packs", ("lanes", "1", "inbox", "0", 0, 6), 900, r"lanes\.1\.inbox\.0: .*fewer samples left"),
-    ("re-dealt packs", ("lanes", "1", "inbox", "0", 0, 2), 9, r"lanes\.1\.inbox\.0: .*the next generation's"),
-    ("packs to be re-dealt", ("lanes", "3", "inbox", "0", 0, 5), 1 << 40, r"lanes\.3\.inbox\.0: .*skip is too long"),
-    ("re-dealt packs", ("lanes", "0", "inbox", "0", 1, 0, 1), 600, r"lanes\.0\.inbox\.0: .*there is no sample 600"),
+    ("resharded packs", ("lanes", "1", "inbox", "0", 0, 6), 900, r"lanes\.1\.inbox\.0: .*fewer samples left"),
+    ("resharded packs", ("lanes", "1", "inbox", "0", 0, 2), 9, r"lanes\.1\.inbox\.0: .*the next generation's"),
+    ("packs to be resharded", ("lanes", "3", "inbox", "0", 0, 5), 1 << 40, r"lanes\.3\.inbox\.0: .*skip is too long"),
+    ("resharded packs", ("lanes", "0", "inbox", "0", 1, 0, 1), 600, r"lanes\.0\.inbox\.0: .*there is no sample 600"),
     ("blend", ("lanes", "0", "pending"), {"queue": [[0, 0, 600, 0]]}, r"lanes\.0\.pending: .*source 0 has 600"),
 ]
 
@@ -88,7 +88,7 @@ def test_a_position_that_the_data_has_not_is_named_when_it_is_used(
             lane.next()
 
 
-def test_a_re_deal_refuses_more_samples_taken_than_there_are(data: Path, states: dict[str, dict[str, Any]]) -> None:
+def test_a_reshard_refuses_more_samples_taken_than_there_are(data: Path, states: dict[str, dict[str, Any]]) -> None:
     state = copy.deepcopy(states["blend"])
     last = max(position["cursors"]["0"][0] for position in state["lanes"].values())
     lane = next(name for name, of in state["lanes"].items() if of["cursors"]["0"][0] == last)

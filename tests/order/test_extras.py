@@ -17,7 +17,7 @@ from tests.properties.jobs import Encoder
 
 
 class Odd(StateExtra):
-    """Leaves out samples with an odd number, and counts the others: in the lanes, and in the job before a re-deal."""
+    """Leaves out samples with an odd number, and counts the others: in the lanes, and in the job before a reshard."""
 
     name: ClassVar[str] = "odd"
     version: ClassVar[int] = 3
@@ -28,7 +28,7 @@ class Odd(StateExtra):
     def begin(self, state: LoaderState) -> Any:
         return data_of(state.extras, self) or 0
 
-    def dealt(self, state: LoaderState) -> Any:
+    def resharded(self, state: LoaderState) -> Any:
         return count_of(state)
 
 
@@ -101,14 +101,14 @@ def keys_in(batch: Any) -> list[Any]:
     return [key for unit in batch for key in (unit[0] if isinstance(unit[0][0], list | tuple) else [unit[0]])]
 
 
-def test_a_re_deal_ends_what_is_in_the_lanes_and_the_job_keeps_it(data: Path) -> None:
+def test_a_reshard_ends_what_is_in_the_lanes_and_the_job_keeps_it(data: Path) -> None:
     _, state = taken(dataset_of(data), 13)
     before = count_of(LoaderState.from_dict(state))
     with get_savable_loader(dataset_of(data, num_lanes=6)) as loader:
         loader.restore_state_rank(state)
-        dealt = LoaderState.from_dict(loader.save_state_rank())
-    assert (data_of(dealt.extras, Odd()), count_of(dealt)) == (before, before)
-    assert not any("extras" in lane for lane in dealt.lanes.values())
+        resharded = LoaderState.from_dict(loader.save_state_rank())
+    assert (data_of(resharded.extras, Odd()), count_of(resharded)) == (before, before)
+    assert not any("extras" in lane for lane in resharded.lanes.values())
 
 
 def test_the_states_of_ranks_are_merged_with_their_extras(data: Path) -> None:

@@ -59,14 +59,14 @@ def geometries(draw: st.DrawFn, counts: list[int], first_epoch: int = 0) -> Geom
 
 @pytest.mark.processes
 @given(counts=COUNTS, per_shuffle=st.sampled_from([None, 1, 2, 3]), key=st.integers(0, 2**32), data=st.data())
-def test_every_epoch_is_dealt_exactly_once(
+def test_every_epoch_is_assigned_exactly_once(
     counts: list[int], per_shuffle: int | None, key: int, data: st.DataObject
 ) -> None:
     geometry = data.draw(geometries(counts, first_epoch=3))
     row = Row(counts, geometry, key, epochs_per_shuffle=per_shuffle)
-    dealt = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 2))
+    assigned = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 2))
     epochs = range(3, 3 + 2 * (per_shuffle or 1))
-    assert dealt == {(epoch, index): 1 for epoch in epochs for index in range(sum(counts))}
+    assert assigned == {(epoch, index): 1 for epoch in epochs for index in range(sum(counts))}
 
 
 @given(counts=COUNTS, lanes=st.integers(1, 6))
@@ -90,11 +90,11 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
 ) -> None:
     geometry = data.draw(geometries(counts))
     row = Row(counts, geometry, 5, num_epochs=num_epochs, epochs_per_shuffle=per_shuffle)
-    dealt = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 10))
-    assert max(dealt.values(), default=1) == 1
+    assigned = collections.Counter(sample for lane in range(geometry.num_lanes) for sample in samples(row, lane, 10))
+    assert max(assigned.values(), default=1) == 1
     whole = int(num_epochs / per_shuffle) * per_shuffle
-    assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
-    assert len(dealt) == rounded(num_epochs * sum(counts))
+    assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= assigned.keys()
+    assert len(assigned) == rounded(num_epochs * sum(counts))
 
 
 @pytest.mark.processes

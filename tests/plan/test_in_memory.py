@@ -1,4 +1,4 @@
-"""Samples in memory are a source like any other: order, states, re-deals, workers and cookers."""
+"""Samples in memory are a source like any other: order, states, reshards, workers and cookers."""
 
 from pathlib import Path
 from typing import Any

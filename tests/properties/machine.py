@@ -1,9 +1,9 @@
-"""A job as a state machine for hypothesis: any data, on any ranks and workers, which save, go on elsewhere, are dealt
-again, die, and come to the end of the data.
+"""A job as a state machine for hypothesis: any data, on any ranks and workers, which save, go on elsewhere, are
+assigned again, die, and come to the end of the data.
 
 `JobMachine` holds all that the core promises of such a job; a feature adds a subclass with its own kinds of data and
 rules. What a batch must be is told by one rank without workers that is never interrupted, from the start or from where
-the lanes were last dealt again.
+the lanes were last resharded.
 """
 
 import collections
@@ -456,7 +456,7 @@ class JobMachine(RuleBasedStateMachine):
     def _begin_pass(self) -> None:
         """Nothing has come out yet."""
         self._before: list[Batch] = []
-        """The micro-batches of this pass from before the lanes were dealt again."""
+        """The micro-batches of this pass from before the lanes were resharded."""
         self._by_index: dict[int, Batch] = {}
         """Those since."""
         self._skipped_before = 0
@@ -532,13 +532,13 @@ class JobMachine(RuleBasedStateMachine):
         self._open(states if has_own else saved, is_new_layout=False)
 
     @rule(steps=STEPS, topology=topologies(), data=st.data())
-    def deal_again(self, steps: int, topology: Topology, data: st.DataObject) -> None:
+    def reshard(self, steps: int, topology: Topology, data: st.DataObject) -> None:
         """Go on with any number of lanes; endless data, with other weights or batches of another size, too."""
         self.take(steps, sees_end=True)
         saved = self._leave()
         self.topology = topology
         change = "none" if self.case.is_finite else data.draw(st.sampled_from(["none", "batch_size", "weights"]))
-        event(f"dealt again, changed: {change}")
+        event(f"resharded, changed: {change}")
         if change == "batch_size":
             self.case = dataclasses.replace(self.case, batch_size=data.draw(st.integers(1, 4)))
         elif change == "weights" and not self.case.epochized:

@@ -1,5 +1,5 @@
 """A saved state in which one value was changed is refused, however it is restored: with packs, buckets, blends, and
-lanes that were dealt again; what is as it was saved continues with the next batch."""
+lanes that were resharded; what is as it was saved continues with the next batch."""
 
 import copy
 import json
@@ -24,8 +24,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "packs in buckets": {"packing": 16, "lanes": (4,), "groups": 3},
     "buckets": {"packing": None, "lanes": (4,), "groups": 3},
     "plain": {"packing": None, "lanes": (4,)},
-    "packs, dealt again": {"packing": 16, "lanes": (4, 6)},
-    "plain, dealt again twice": {"packing": None, "lanes": (4, 6, 4)},
+    "packs, resharded": {"packing": 16, "lanes": (4, 6)},
+    "plain, resharded twice": {"packing": None, "lanes": (4, 6, 4)},
 }
 
 

@@ -108,16 +108,16 @@ def test_every_number_of_ranks_and_workers_has_one_order(folder: Path) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(
-    deals=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 30)), min_size=1, max_size=4),
+    assigns=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 30)), min_size=1, max_size=4),
     packing=st.none() | st.just(20),
 )
 def test_every_sample_comes_once_through_any_chain_of_topologies(
-    folder: Path, deals: list[tuple[int, int]], packing: int | None
+    folder: Path, assigns: list[tuple[int, int]], packing: int | None
 ) -> None:
     encoder = GroupingEncoder(num_groups=2, num_parts=2)
     found: list[Key] = []
     state: Any = None
-    for world_size, steps in [*deals, (2, 2_000)]:
+    for world_size, steps in [*assigns, (2, 2_000)]:
         made = ranks(folder, world_size, world_size, packing_buffer_size=packing, task_encoder=encoder)
         job = Job(made, state)
         found += keys(job, steps)
@@ -178,7 +178,7 @@ def test_other_costs_are_another_order(folder: Path, tmp_path: Path) -> None:
         ranks(tmp_path, 1, 2)[0].check_state(merge_states(job.save()))
 
 
-def test_the_oracle_tells_steps_and_samples_through_a_re_deal_and_other_weights(folder: Path) -> None:
+def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(folder: Path) -> None:
     states, found = [], {}
     state: Any = None
     for number, (name, lanes, steps) in enumerate(

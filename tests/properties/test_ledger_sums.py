@@ -1,5 +1,5 @@
 """The two sums of the ledger, over chains of random topologies: both equal where the lanes stay, the one without
-positions after re-deals and with other micro-batches too, and different exactly where the samples are."""
+positions after reshards and with other micro-batches too, and different exactly where the samples are."""
 
 import collections
 import dataclasses

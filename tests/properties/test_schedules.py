@@ -1,4 +1,4 @@
-"""Weights that change as the job goes on, at the right number of samples with any re-deals before it."""
+"""Weights that change as the job goes on, at the right number of samples with any reshards before it."""
 
 import collections
 import itertools
@@ -83,16 +83,16 @@ def test_each_phase_draws_by_its_own_weights(folder: Path) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(
-    deals=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 25)), min_size=1, max_size=4),
+    assigns=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 25)), min_size=1, max_size=4),
     packing=st.none() | st.just(20),
 )
-def test_after_re_deals_the_change_comes_at_the_right_number_of_samples(
-    folder: Path, deals: list[tuple[int, int]], packing: int | None
+def test_after_reshards_the_change_comes_at_the_right_number_of_samples(
+    folder: Path, assigns: list[tuple[int, int]], packing: int | None
 ) -> None:
     """Source c is drawn from sample 2,500 on."""
     saved: Any = None
     emitted = 0
-    for world_size, steps in [*deals, (3, 2_500)]:
+    for world_size, steps in [*assigns, (3, 2_500)]:
         job = Job(ranks(folder, world_size, world_size, packing_buffer_size=packing), saved)
         late = job.datasets[0].source_names[2]
         for _ in range(steps):

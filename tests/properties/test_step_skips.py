@@ -1,5 +1,5 @@
 """A run that skips steps hands out what the plain run does, with these steps taken out: with packs, filters and
-generators, on any ranks, after kills, and where its lanes are dealt again."""
+generators, on any ranks, after kills, and where its lanes are resharded."""
 
 import dataclasses
 import json
@@ -113,7 +113,7 @@ def run_leg(
 
 
 class PlainRun:
-    """The run without skips, whose lanes are dealt again where those of the other are."""
+    """The run without skips, whose lanes are resharded where those of the other are."""
 
     def __init__(self, path: Path, case: Case) -> None:
         self._path, self._case = path, case
@@ -128,7 +128,7 @@ class PlainRun:
         self.batches |= dict(enumerate(batches, self._begin))
         return state
 
-    def deal_again(self, number: int, num_lanes: int) -> None:
+    def reshard(self, number: int, num_lanes: int) -> None:
         """Go on from `number` with so many lanes."""
         self._state = self.go_to(number) if number > self._begin else self._state
         self._begin, self._num_lanes = number, num_lanes
@@ -142,7 +142,7 @@ def check(path: Path, case: Case, *, num_workers: int = 0) -> None:
     for number, leg in enumerate(case.legs):
         if leg.num_lanes != num_lanes:
             num_lanes = leg.num_lanes
-            plain.deal_again(case.skips.index_after(slot), num_lanes)
+            plain.reshard(case.skips.index_after(slot), num_lanes)
         # The state has the ranges; that the settings say them once more changes nothing.
         skips = case.skips if number % 2 == 0 else None
         batches, saved = run_leg(path, case, leg, saved, skips=skips, num_workers=num_workers)
@@ -172,7 +172,7 @@ def test_a_skipping_run_is_the_plain_one_with_these_steps_taken_out(path: Path, 
 
 @given(case=cases(num_lanes=(8, 12)))
 @settings(max_examples=3, **FEW)
-def test_it_is_also_where_lanes_are_dealt_again(path: Path, case: Case) -> None:
+def test_it_is_also_where_lanes_are_assigned_again(path: Path, case: Case) -> None:
     check(path, case)
 
 

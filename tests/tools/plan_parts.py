@@ -16,8 +16,8 @@ from bridge_data import (
 )
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plan import load_plan
-from bridge_data.plugins.planned.planned import StepDeal
-from bridge_data.plugins.planned.planned_sources import with_deal
+from bridge_data.plugins.planned.planned import StepAssignment
+from bridge_data.plugins.planned.planned_sources import with_assignment
 from bridge_data.task import Packing
 from tests.costs import KEY, save_costs
 
@@ -116,7 +116,7 @@ def rank_dataset(
     schedule: BatchSchedule,
     *,
     encoder: Any,
-    deal: str | None,
+    assignment: str | None,
     workers: tuple[int, int] = (0, 6),
     **others: Any,
 ) -> LaneDataset:
@@ -124,8 +124,8 @@ def rank_dataset(
     config = WorkerConfig(rank, world_size, workers[0], num_lanes=workers[1])
     given = settings(batch_size=schedule.micro_batch_size, **others)
     dataset = get_train_dataset(path, worker_config=config, task_encoder=encoder, **given)
-    if deal is not None:
-        return with_deal(dataset, StepDeal(steps=schedule, num_ranks=world_size, by=deal))
+    if assignment is not None:
+        return with_assignment(dataset, StepAssignment(steps=schedule, num_ranks=world_size, by=assignment))
     return dataset
 
 

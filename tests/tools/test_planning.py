@@ -62,7 +62,7 @@ class PlannedRun:
     budgets: dict[str, int] = dataclasses.field(default_factory=dict)
     ranks: int = 2
     size: int = 1
-    deal: str | None = None
+    assignment: str | None = None
     workers: tuple[int, int] = (0, 6)
     ramp: bool = False
     ends: bool = False
@@ -75,7 +75,15 @@ class PlannedRun:
         options: dict[str, Any] = {} if self.overlong is None else PLANNED
         path, repeat = data.with_name(f"{self.blend}.yaml"), not self.ends
         made = rank_dataset(
-            path, rank, ranks, self.schedule, encoder=encoder, deal=self.deal, workers=workers, repeat=repeat, **options
+            path,
+            rank,
+            ranks,
+            self.schedule,
+            encoder=encoder,
+            assignment=self.assignment,
+            workers=workers,
+            repeat=repeat,
+            **options,
         )
         return made.changed(skips=self.schedule.skips(self.skip_steps))
 
@@ -88,30 +96,30 @@ class PlannedRun:
 
 RUNS = {
     "one rank": PlannedRun(ranks=1, size=2),
-    "two, by attention": PlannedRun(deal="attention"),
-    "three, by words": PlannedRun(ranks=3, size=2, deal="words"),
-    "four ranks, ever larger steps": PlannedRun(ranks=4, deal="tokens", ramp=True, workers=(0, 8)),
-    "budgets": PlannedRun(budgets={"words": 90, "samples": 3}, deal="attention"),
+    "two, by attention": PlannedRun(assignment="attention"),
+    "three, by words": PlannedRun(ranks=3, size=2, assignment="words"),
+    "four ranks, ever larger steps": PlannedRun(ranks=4, assignment="tokens", ramp=True, workers=(0, 8)),
+    "budgets": PlannedRun(budgets={"words": 90, "samples": 3}, assignment="attention"),
     "a budget of samples": PlannedRun(budgets={"samples": 2}, workers=(0, 8), size=2),
-    "cut": PlannedRun(overlong="truncate", deal="tokens", size=2),
+    "cut": PlannedRun(overlong="truncate", assignment="tokens", size=2),
     "alone": PlannedRun(overlong="alone", ranks=3),
-    "shares of tokens": PlannedRun(blend="by_tokens", deal="tokens"),
+    "shares of tokens": PlannedRun(blend="by_tokens", assignment="tokens"),
     "shares of tokens that change": PlannedRun(blend="later_tokens", ranks=3),
     "weights that change, without packs": PlannedRun(blend="later", overlong=None, size=2),
     "shares of tokens, without packs": PlannedRun(blend="later_tokens", overlong=None, ranks=3),
-    "repetitions to their end": PlannedRun(blend="repetitions", ends=True, deal="attention"),
+    "repetitions to their end": PlannedRun(blend="repetitions", ends=True, assignment="attention"),
     "repetitions to their end, without packs": PlannedRun(blend="repetitions", overlong=None, ends=True, size=2),
     "the end of a blend": PlannedRun(ends=True, ranks=3, ramp=True),
-    "chosen samples": PlannedRun(blend="chosen", ranks=1, deal="tokens"),
+    "chosen samples": PlannedRun(blend="chosen", ranks=1, assignment="tokens"),
     "chosen samples, without packs": PlannedRun(blend="chosen", overlong=None, ranks=4, workers=(0, 8)),
-    "skipped steps while they grow": PlannedRun(skip_steps=("1-2",), ramp=True, deal="tokens"),
-    "skipped steps": PlannedRun(skip_steps=("3-5", "9"), deal="attention"),
+    "skipped steps while they grow": PlannedRun(skip_steps=("1-2",), ramp=True, assignment="tokens"),
+    "skipped steps": PlannedRun(skip_steps=("3-5", "9"), assignment="attention"),
     "skipped steps, without packs": PlannedRun(skip_steps=("0", "4-7"), overlong=None, ranks=3, ramp=True),
     "forgotten samples": PlannedRun(blend="fewer"),
-    "forgotten samples, by attention": PlannedRun(blend="fewer", deal="attention"),
+    "forgotten samples, by attention": PlannedRun(blend="fewer", assignment="attention"),
     "forgotten samples, without packs": PlannedRun(blend="fewer", overlong=None, size=2),
-    "two workers of five lanes": PlannedRun(workers=(2, 10), size=2, deal="attention"),
-    "resumed on four ranks": PlannedRun(resumed=(4, 8), deal="tokens", ramp=True),
+    "two workers of five lanes": PlannedRun(workers=(2, 10), size=2, assignment="attention"),
+    "resumed on four ranks": PlannedRun(resumed=(4, 8), assignment="tokens", ramp=True),
     "resumed on three ranks with other lanes": PlannedRun(resumed=(3, 9), blend="by_tokens"),
     "resumed on three ranks, without packs": PlannedRun(resumed=(3, 6), overlong=None),
 }
@@ -146,18 +154,20 @@ def test_each_step_is_as_planned(data: Path, name: str) -> None:
         for cost in ("tokens", "words"):
             assert costs[cost] == sum(sequence[cost] for sequence in sequences)
         if number >= first or not one.resumed:
-            assert (step.dealt if one.deal else step.undealt) == [load_of(rank, one.deal) for rank in found]
+            assert (step.assigned if one.assignment else step.in_turn) == [
+                load_of(rank, one.assignment) for rank in found
+            ]
 
 
 def planner_of(data: Path, encoder: Any, **options: Any) -> Planner:
     schedule = BatchSchedule(4, 1)
-    return Planner(rank_dataset(data, 0, 2, schedule, encoder=encoder, deal=None, **options), schedule)
+    return Planner(rank_dataset(data, 0, 2, schedule, encoder=encoder, assignment=None, **options), schedule)
 
 
 def test_finite_data_are_drawn_as_often_as_they_are_there(data: Path) -> None:
     plan = planner_of(data, PackedWords(), repeat=False, **PLANNED).plan()
     assert plan.run.drawn is not None
-    assert (plan.is_exact, plan.unit, plan.is_dealt) == (True, "packs", False)
+    assert (plan.is_exact, plan.unit, plan.is_assigned) == (True, "packs", False)
     assert sum(plan.run.drawn) > 250  # all but those of packs after the last whole step
     longer = planner_of(data, PackedWords(), repeat=False, **PLANNED).plan(RunLength(steps=999))
     assert longer.run.steps == plan.run.steps
@@ -215,7 +225,7 @@ def test_data_that_end_before_are_refused(data: Path) -> None:
 
 def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
     planner, counts = planner_of(data, Plain()), collections.Counter[str]()
-    datasets = [rank_dataset(data, rank, 2, BatchSchedule(4, 1), encoder=Plain(), deal=None) for rank in range(2)]
+    datasets = [rank_dataset(data, rank, 2, BatchSchedule(4, 1), encoder=Plain(), assignment=None) for rank in range(2)]
     for ranks in run(datasets, BatchSchedule(4, 1), 50)[0]:
         counts.update(key for rank in ranks for key in rank)
     plan = planner.plan(RunLength(steps=50))

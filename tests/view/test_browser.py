@@ -117,7 +117,7 @@ def plan_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blend = write_blend(folder / "blend.yaml", {name: number + 1 for number, name in enumerate(names)})
     schedule = BatchSchedule(64, 1)
     options = {"packing": "planned", "planning_window": 400, "encoder": PackedWords(), "workers": (0, 64)}
-    data = rank_dataset(blend, 0, 16, schedule, deal="attention", **options)
+    data = rank_dataset(blend, 0, 16, schedule, assignment="attention", **options)
     write_plan(folder / "plan.html", "blend.yaml", Planner(data, schedule).plan(RunLength(steps=400), exact_steps=300))
     return folder / "plan.html"
 

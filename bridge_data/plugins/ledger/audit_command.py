@@ -4,7 +4,7 @@ Reads the folders of checkpoints; the ledger files; the data. Returns for each c
 compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
 No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a `ledger_path`.
 
-The order can be computed only without packing, groups, filters, generators and re-deals.
+The order can be computed only without packing, groups, filters, generators and reshards.
 """
 
 import bisect
@@ -150,7 +150,7 @@ def _not_computable(state: LoaderState) -> str:
     if (sums := sums_of(state)) is None:
         return _NO_SUMS
     if len(state.generations) > 1 or state.drawn_before or state.repetition or sums.since:
-        return "the lanes were dealt again, or not counted from the beginning"
+        return "the lanes were resharded, or not counted from the beginning"
     if "withheld" in state.extras and state.skips is not None:
         return "samples were forgotten in a run that skips steps: only a ledger says which"
     return ""
@@ -194,7 +194,7 @@ def audit(
     For runs with a ledger_path: without one, states have no sums to compare.
 
     The sums in each state are computed again: from the ledger files, and with --data from the data set alone, if the
-    order can be computed (no packing, groups, filters, generators, re-deals). Exit code 1 if they differ.
+    order can be computed (no packing, groups, filters, generators, reshards). Exit code 1 if they differ.
     """
     files = find_run(run, has_config=True)
     checkpoints = sorted(read_states(files.states), key=lambda checkpoint: _position(checkpoint.state))

@@ -2,10 +2,10 @@
 
 Reads the references of each micro-batch, and its number in the job. Returns two sums of 128 bits. `positioned` hashes
 (micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
-`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Sums of parts add up to the sum of
+`unpositioned` ignores micro-batch and position, and is also equal after a reshard. Sums of parts add up to the sum of
 the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
 
-Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were dealt,
+Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were assigned,
 `[samples, positioned, unpositioned]`, and the state of the job those from before, `[since, samples, positioned,
 unpositioned]`, sums as 32 hexadecimal digits. `since` is the first micro-batch that is counted: above 0 if the run
 began without a ledger.
@@ -174,7 +174,7 @@ class Ledger(StateExtra):
     def begin(self, state: LoaderState) -> Any:
         return data_of(state.extras, self) or LedgerSums(since=state.micro_batch_index).words()
 
-    def dealt(self, state: LoaderState) -> Any:
+    def resharded(self, state: LoaderState) -> Any:
         return None if (sums := sums_of(state)) is None else sums.words()
 
     def gathered(self, state: LoaderState) -> None:
@@ -202,7 +202,7 @@ class _LaneLedger(LaneExtra):
 
 
 def sums_of_lane(state: LoaderState, lane: int) -> LedgerSums:
-    """The sums over what a lane made since the lanes were dealt."""
+    """The sums over what a lane made since the lanes were assigned."""
     saved = data_of(state.lanes.get(lane, {}).get("extras", {}), Ledger)
     return LedgerSums() if saved is None else LedgerSums.of_words(saved)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.plugins.planned.planned import ContextDeal, Groups
+from bridge_data.plugins.planned.planned import ContextAssignment, Groups
 from bridge_data.plugins.planned.planned_sources import planned_of
 
 
@@ -56,5 +56,5 @@ def with_context_groups(
         )
     schedule = BalancedGroups(num_ranks, max_seqlen_per_dp_cp_rank)
     modules = ("megatron.core.pipeline_parallel.hybrid_cp_schedule",)
-    deal = ContextDeal(rank=dp_cp_group.rank(), schedule=schedule, modules=modules, multiple=multiple)
-    return planned.changed(dataset, context=deal)
+    assignment = ContextAssignment(rank=dp_cp_group.rank(), schedule=schedule, modules=modules, multiple=multiple)
+    return planned.changed(dataset, context=assignment)

@@ -15,10 +15,10 @@ one cost draw in lockstep: there the shifts are spread evenly over the lanes, so
 along a lane, so that no source comes at regular intervals. Large samples, whose errors are large, stay in the middle,
 where they are smallest. A lane's first sample of a source comes at a part of the mean cost, spread over the lanes in
 the same way: that needs no sample, so a source is opened when it is first drawn from. The shift is a function of C:
-a lane that is restored, or gets the share of other lanes in a re-deal, needs nothing besides C.
+a lane that is restored, or gets the share of other lanes in a reshard, needs nothing besides C.
 
 Samples that cost nothing (those that the encoder skips) come as soon as the sample before them. Parts of a sample that
-a re-deal left cost nothing, too: their sample was counted when it was first drawn.
+a reshard left cost nothing, too: their sample was counted when it was first drawn.
 
 Source: weighted fair queueing (Demers, Keshav and Shenker, 1989).
 """
@@ -137,7 +137,7 @@ class CostBlend:
         """See `SampleBlend`: a state is what the lane has drawn of each source that it has drawn from."""
         return LaneDraws(self, lane, num_lanes, state or {})
 
-    def redealt(self, states: Sequence[Mapping[str, int]], lane: int, num_lanes: int) -> dict[str, int]:
+    def resharded(self, states: Sequence[Mapping[str, int]], lane: int, num_lanes: int) -> dict[str, int]:
         """The share of `lane` in what the old lanes have drawn: together the new ones have drawn exactly as much, so
         the job goes on towards its weights."""
         totals: dict[str, int] = {}

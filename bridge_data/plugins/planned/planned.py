@@ -5,9 +5,9 @@ in windows and packs each window, so that pack number m of the job is a function
 workers or lanes. Micro-batch n is made of packs n * batch_size to (n + 1) * batch_size - 1, by lane n mod num_lanes, as
 ever. Nothing waits, so the state of a lane is where a window begins, and how many packs the lane has taken.
 
-With a `StepDeal`, the packs of a step are dealt to the data-parallel ranks by their loads, so that all ranks are done
-at the same time. With a `ContextDeal`, which is for hybrid context parallelism, the samples of a step are dealt, long
-ones to several ranks. No sample moves between ranks: each reads what it was dealt.
+With a `StepAssignment`, the packs of a step are assigned to the data-parallel ranks by their loads, so that all ranks
+are done at the same time. With a `ContextAssignment`, which is for hybrid context parallelism, the samples of a step
+are assigned, long ones to several ranks. No sample moves between ranks: each reads what it was assigned.
 """
 
 import bisect
@@ -41,8 +41,8 @@ _RULES = 1
 """The version of these rules: it changes with the packs that they make of the same samples."""
 _MAX_WINDOWS, _MAX_BEGINS = 32, 1 << 12
 """Windows that a process keeps, and places where windows begin."""
-_MAX_DEALT = 4
-"""Dealt steps that a process keeps: those in progress."""
+_MAX_ASSIGNED = 4
+"""Assigned steps that a process keeps: those in progress."""
 _MAX_EMPTY = 1 << 10
 """Windows without a pack after which nothing is expected to come."""
 
@@ -50,7 +50,7 @@ _MAX_EMPTY = 1 << 10
 @dataclasses.dataclass(slots=True)
 class PlannedPack:
     """A pack before it is read: its members, the cost of each by column (members, columns), what each costs a rank
-    (`loads`), by which packs are dealt, whether it is the first part of its sample in a pack (`is_first`), how many
+    (`loads`), by which packs are assigned, whether it is the first part of its sample in a pack (`is_first`), how many
     parts that has in all (`num_parts`), and the samples before it that are in no pack, as the encoder skips them
     (`skipped`) or as they are `too_long`."""
 
@@ -103,7 +103,7 @@ class PlannedMember(NamedTuple):
 class PackPlanner:
     """Plans the packs of the draws of `cursor`, in windows of `window_size` samples; `costs` are those of the sources.
     `packing` says what a pack holds, `key` seeds the order of the packs of a window, `load` is the cost by which they
-    are dealt (see `StepDeal`).
+    are assigned (see `StepAssignment`).
 
     Raises:
         ConfigError: if the cost index lacks a cost.
@@ -271,7 +271,7 @@ class PackPlanner:
 
 class _Rows(NamedTuple):
     """Parts of samples: the position of the sample among those drawn, the number of the part, its costs (rows,
-    budgets), whether it exceeds a budget, the cost by which packs are dealt, and how many parts its sample has."""
+    budgets), whether it exceeds a budget, the cost by which packs are assigned, and how many parts its sample has."""
 
     at: Ints
     parts: Ints
@@ -338,7 +338,7 @@ class Steps(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepDeal:
+class StepAssignment:
     """How the packs of a step are shared by `num_ranks` data-parallel ranks: by the sum of the cost `by` of their
     samples; "attention" is the square of their tokens."""
 
@@ -361,7 +361,7 @@ class ContextStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ContextDeal:
+class ContextAssignment:
     """How the samples of a step are shared by ranks, of which this is `rank`: `schedule` makes groups of (number,
     tokens), by these `modules`. A sample that c > 1 ranks share is padded to a multiple of 2 * c * `multiple` tokens,
     others of `multiple`."""
@@ -391,7 +391,7 @@ class ContextDeal:
 
 class Taken(NamedTuple):
     """A pack of a slot: its number; of its step, where the window of the first pack begins, as (first pack of that
-    window, position), and how the step is dealt (see `JobPacks.step`)."""
+    window, position), and how the step is assigned (see `JobPacks.step`)."""
 
     number: int
     pack: PlannedPack
@@ -402,54 +402,54 @@ class Taken(NamedTuple):
 class JobPacks:
     """The packs of the job as micro-batches have them: slot s has a pack, of micro-batch s div `batch_size`."""
 
-    def __init__(self, planner: PackPlanner, batch_size: int, deal: StepDeal | None) -> None:
-        self.planner, self.batch_size, self._deal = planner, batch_size, deal
-        self._dealt: collections.OrderedDict[tuple[int, int], tuple[tuple[int, dict[str, Any]], Any]]
-        self._dealt = collections.OrderedDict()
-        self._steps: collections.deque[range] = collections.deque(maxlen=_MAX_DEALT)
+    def __init__(self, planner: PackPlanner, batch_size: int, assignment: StepAssignment | None) -> None:
+        self.planner, self.batch_size, self._assignment = planner, batch_size, assignment
+        self._assigned: collections.OrderedDict[tuple[int, int], tuple[tuple[int, dict[str, Any]], Any]]
+        self._assigned = collections.OrderedDict()
+        self._steps: collections.deque[range] = collections.deque(maxlen=_MAX_ASSIGNED)
 
     def step(self, micro_batch: int) -> tuple[int, int, int, int]:
-        """How the step of a micro-batch is dealt: its first micro-batch, the one after the last, the number of ranks,
-        and a number for the cost; zeros without a deal."""
-        if self._deal is None:
+        """How the step of a micro-batch is assigned: its first micro-batch, the one after the last, the number of
+        ranks, and a number for the cost; zeros without an assignment."""
+        if self._assignment is None:
             return 0, 0, 0, 0
         step = next((one for one in self._steps if micro_batch in one), None)
         if step is None:  # after a ramp, finding it takes as long as there were steps in the ramp
-            step = self._deal.steps.step_with(micro_batch)
+            step = self._assignment.steps.step_with(micro_batch)
             self._steps.append(step)
-        return step.start, step.stop, self._deal.num_ranks, zlib.crc32(self._deal.by.encode())
+        return step.start, step.stop, self._assignment.num_ranks, zlib.crc32(self._assignment.by.encode())
 
     def take(self, slot: int, shift: int) -> Taken:
         """The pack of a slot. The micro-batch of a slot is `shift` before that of its own number, if the lanes were
-        dealt when some packs had been lost.
+        assigned when some packs had been lost.
 
         Raises:
             StopIteration: if the data end before it.
         """
         size = self.batch_size
         step = self.step(slot // size - shift)
-        if self._deal is not None:
+        if self._assignment is not None:
             first = (step[0] + shift) * size
-            begin, packs = self._dealt_step(first, (step[1] - step[0]) * size)
+            begin, packs = self._assigned_step(first, (step[1] - step[0]) * size)
             if packs is not None:
                 number, pack = packs[slot - first]
                 return Taken(number, pack, begin, step)
         window = self.planner.window(slot)
         return Taken(slot, window.packs[slot - window.first], (window.first, window.begin), step)
 
-    def _dealt_step(self, first: int, count: int) -> tuple[tuple[int, dict[str, Any]], Any]:
+    def _assigned_step(self, first: int, count: int) -> tuple[tuple[int, dict[str, Any]], Any]:
         """Where the window of pack `first` begins, and (number, pack) of each slot of the step of `count` packs from
         there; None if the data end within it."""
-        if (first, count) not in self._dealt:
+        if (first, count) not in self._assigned:
             window = self.planner.window(first)
-            self._dealt[first, count] = (window.first, window.begin), self._deal_of(first, count, window)
-            if len(self._dealt) > _MAX_DEALT:
-                self._dealt.popitem(last=False)
-        self._dealt.move_to_end((first, count))
-        return self._dealt[first, count]
+            self._assigned[first, count] = (window.first, window.begin), self._assignment_of(first, count, window)
+            if len(self._assigned) > _MAX_ASSIGNED:
+                self._assigned.popitem(last=False)
+        self._assigned.move_to_end((first, count))
+        return self._assigned[first, count]
 
-    def _deal_of(self, first: int, count: int, window: PackWindow) -> list[tuple[int, PlannedPack]] | None:
-        assert self._deal is not None
+    def _assignment_of(self, first: int, count: int, window: PackWindow) -> list[tuple[int, PlannedPack]] | None:
+        assert self._assignment is not None
         packs: list[PlannedPack] = []
         try:
             while True:
@@ -459,13 +459,13 @@ class JobPacks:
                 window = self.planner.following(window)
         except StopIteration:
             return None
-        size, num_ranks = self.batch_size, self._deal.num_ranks
-        dealt: dict[int, tuple[int, PlannedPack]] = {}
+        size, num_ranks = self.batch_size, self._assignment.num_ranks
+        assigned: dict[int, tuple[int, PlannedPack]] = {}
         for rank, mine in enumerate(longest_first([int(pack.loads.sum()) for pack in packs[:count]], num_ranks)):
             batches = range((rank - first // size) % num_ranks, count // size, num_ranks)
             places = (batch * size + place for batch in batches for place in range(size))
-            dealt |= {place: (first + one, packs[one]) for place, one in zip(places, mine, strict=True)}
-        return [dealt[place] for place in range(count)]
+            assigned |= {place: (first + one, packs[one]) for place, one in zip(places, mine, strict=True)}
+        return [assigned[place] for place in range(count)]
 
 
 def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
@@ -495,7 +495,7 @@ class LanePacks:
         lane: int,
         num_lanes: int,
         state: Mapping[str, Any] | None = None,
-        context: ContextDeal | None = None,
+        context: ContextAssignment | None = None,
     ) -> None:
         self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
         self._part: tuple[int, PlannedPack] | None = None
@@ -530,7 +530,7 @@ class LanePacks:
 
     @property
     def num_taken(self) -> int:
-        """The packs that it has taken since the lanes were dealt."""
+        """The packs that it has taken since the lanes were assigned."""
         return self._taken
 
     @property
@@ -575,8 +575,8 @@ class LanePacks:
 
     def state(self) -> dict[str, Any]:
         """Where a window begins, and the position: the number of its first pack; how many packs the lane has taken; the
-        slot and the number of the micro-batch from which the lanes were dealt; how the last pack's step was dealt;
-        later packs that are taken."""
+        slot and the number of the micro-batch from which the lanes were assigned; how the last pack's step was
+        assigned; later packs that are taken."""
         first, begin = self._begin
         done = [number for number in sorted(self._done) if number >= first]
         return {"begin": begin, "position": [first, self._taken, self._slot, self._number, *self._step, *done]}
@@ -587,7 +587,7 @@ _NUM_FIXED = 8
 
 
 def check_step(state: LoaderState, packs: JobPacks) -> None:
-    """Check that a state is not from the middle of a step that is dealt otherwise now.
+    """Check that a state is not from the middle of a step that is assigned otherwise now.
 
     Raises:
         StateError: if it is.
@@ -597,13 +597,13 @@ def check_step(state: LoaderState, packs: JobPacks) -> None:
     was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
     if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
         raise StateError(
-            f"the state was saved after micro-batch {number}, in the middle of a step whose packs are dealt to the "
-            "ranks otherwise now: other ranks, global batch sizes and costs to deal by need a state from the end of a "
-            "step"
+            f"the state was saved after micro-batch {number}, in the middle of a step whose packs are assigned to the "
+            "ranks otherwise now: other ranks, global batch sizes and costs to assign by need a state from the end of "
+            "a step"
         )
 
 
-def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:
+def resharded(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:
     """The whole `state` for another number of lanes, of which only `lanes` are made. The packs and their order stay as
     they are; one that a lane took early, as another was lost or its own had ended, is not taken again.
 
@@ -623,15 +623,15 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
     start: dict[str, Any] = {"begin": {"draws": 0, "cursors": {}}, "position": [0]}
     known = [own["packs"] for own in state.lanes.values() if own and own["packs"]["position"][0] <= slot]
     best = max(known, key=lambda own: int(own["position"][0]), default=start)
-    dealt: dict[int, LaneState] = {}
+    assigned: dict[int, LaneState] = {}
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
         position = [best["position"][0], place * size, slot, number, *packs.step(number), *done]
         own = {"begin": best["begin"], "position": position}
-        dealt[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "packs": own}
+        assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "packs": own}
     return dataclasses.replace(
         state,
         generations=[(num_lanes, state.generations[-1][1])],
         micro_batch_index=number,
-        lanes=dealt,
+        lanes=assigned,
     )

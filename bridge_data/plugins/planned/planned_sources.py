@@ -1,9 +1,9 @@
 """Planned packs as the pack sources of lanes: read, and checked against their costs, when a lane takes them.
 
-Reads packs that `planned` made of the cost index. Returns what a lane packs; with a `ContextDeal`, what a rank has of a
-step. Raises `FatalSampleError` if a pack is too long, or has other parts than were measured, and its `Packing` says so;
-else what differs is counted, and told once. `ConfigError` if the samples were not measured for the encoder, or it packs
-by a function of its own.
+Reads packs that `planned` made of the cost index. Returns what a lane packs; with a `ContextAssignment`, what a rank
+has of a step. Raises `FatalSampleError` if a pack is too long, or has other parts than were measured, and its `Packing`
+says so; else what differs is counted, and told once. `ConfigError` if the samples were not measured for the encoder, or
+it packs by a function of its own.
 """
 
 import copy
@@ -27,15 +27,15 @@ from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.planned import (
     TOKENS,
-    ContextDeal,
+    ContextAssignment,
     ContextStep,
     JobPacks,
     LanePacks,
     PackPlanner,
-    StepDeal,
+    StepAssignment,
     Steps,
     check_step,
-    redealt,
+    resharded,
 )
 from bridge_data.plugins.planned.sample_costs import checked
 from bridge_data.run_options import RunOptions
@@ -48,22 +48,25 @@ _MEASURE = "measure the data again (bridge-data measure)"
 
 
 class PlannedSources(PackSources):
-    """The planned packs of a data set, by the cost index of each source, `costs`. `deal` says how the packs of a step
-    are dealt to the ranks by their loads, `context` how its samples are dealt to ranks that share long ones: a step is
-    then a micro-batch."""
+    """The planned packs of a data set, by the cost index of each source, `costs`. `assignment` says how the packs of a
+    step are assigned to the ranks by their loads, `context` how its samples are assigned to ranks that share long ones:
+    a step is then a micro-batch."""
 
     follows_draws: ClassVar[bool] = False
     limit: ClassVar[Limit] = "cut"
     """A sample that is too long is in no planned pack."""
 
     def __init__(
-        self, costs: Sequence[CostTable], deal: StepDeal | None = None, context: ContextDeal | None = None
+        self,
+        costs: Sequence[CostTable],
+        assignment: StepAssignment | None = None,
+        context: ContextAssignment | None = None,
     ) -> None:
-        self.costs, self.deal, self.context = costs, deal, context
+        self.costs, self.assignment, self.context = costs, assignment, context
         self._packs: tuple[Any, JobPacks] | None = None
 
     @property
-    def makes_batches(self) -> bool:  # type: ignore[override]  # by what is dealt
+    def makes_batches(self) -> bool:  # type: ignore[override]  # by what is assigned
         """Whether a pack is what a rank has of a step."""
         return self.context is not None
 
@@ -73,7 +76,7 @@ class PlannedSources(PackSources):
         return () if self.context is None else self.context.modules
 
     def changed(self, dataset: LaneDataset, **attributes: Any) -> LaneDataset:
-        """`dataset` with these planned packs, but for other `costs`, or another `deal` or `context`."""
+        """`dataset` with these planned packs, but for other `costs`, or another `assignment` or `context`."""
         made = copy.copy(self)
         vars(made).update(attributes, _packs=None)
         return dataset.changed(pack_sources=made)
@@ -98,10 +101,10 @@ class PlannedSources(PackSources):
                 "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
             )
         size = min(batching.packing_buffer_size or math.inf, sum(order.sizes))  # few epochs in a window
-        key, load = key64(dataset.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
+        key, load = key64(dataset.worker_config.seed_offset), TOKENS if self.assignment is None else self.assignment.by
         cursor = order.cursor(0, LoaderState({}, [order.first_generation(1)], 0, {}))
         planner = PackPlanner(cursor, self.costs, packing, int(size), key, load)
-        return JobPacks(planner, batching.batch_size or 1, self.deal)
+        return JobPacks(planner, batching.batch_size or 1, self.assignment)
 
     def lane_packs(self, dataset: PackedData, lane: int, state: LoaderState) -> LanePacks:
         """The packs of a lane from its position in `state` on."""
@@ -129,12 +132,12 @@ class PlannedSources(PackSources):
         )
 
     def check(self, dataset: PackedData, state: LoaderState) -> None:
-        """Check that `state` is not from the middle of a step that is dealt otherwise now."""
+        """Check that `state` is not from the middle of a step that is assigned otherwise now."""
         check_step(state, self.packs(dataset))
 
-    def redealt(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+    def resharded(self, dataset: PackedData, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """`state` for `num_lanes` lanes: its packs and their order stay as they are."""
-        return redealt(state, num_lanes, lanes, self.packs(dataset))
+        return resharded(state, num_lanes, lanes, self.packs(dataset))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without planned packs: each process plans its own."""
@@ -311,31 +314,31 @@ def planned_of(dataset: LaneDataset) -> PlannedSources | None:
     return dataset.pack_sources if isinstance(dataset.pack_sources, PlannedSources) else None
 
 
-def dealt(dataset: LaneDataset, options: RunOptions, steps: Steps, num_ranks: int) -> LaneDataset:
-    """`dataset`, whose packs of a step are dealt to the data-parallel ranks by their loads, if `options` say so.
+def assigned(dataset: LaneDataset, options: RunOptions, steps: Steps, num_ranks: int) -> LaneDataset:
+    """`dataset`, whose packs of a step are assigned to the data-parallel ranks by their loads, if `options` say so.
 
     Raises:
         ConfigError: if the ranks cannot share every step equally.
     """
-    if not options.deals_packs:
+    if not options.assigns_packs:
         return dataset
     steps.check(0, num_ranks)
-    return with_deal(dataset, StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance)))
+    return with_assignment(dataset, StepAssignment(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance)))
 
 
-def with_deal(dataset: LaneDataset, deal: StepDeal) -> LaneDataset:
-    """`dataset`, the planned packs of which are dealt so."""
+def with_assignment(dataset: LaneDataset, assignment: StepAssignment) -> LaneDataset:
+    """`dataset`, the planned packs of which are assigned so."""
     planned = planned_of(dataset)
     assert planned is not None
-    return planned.changed(dataset, deal=deal)
+    return planned.changed(dataset, assignment=assignment)
 
 
-def dealt_to(dataset: LaneDataset, num_ranks: int) -> LaneDataset:
-    """`dataset`, the packs of which are dealt to another number of ranks, if they are dealt."""
+def assigned_to(dataset: LaneDataset, num_ranks: int) -> LaneDataset:
+    """`dataset`, the packs of which are assigned to another number of ranks, if they are assigned."""
     planned = planned_of(dataset)
-    if planned is None or planned.deal is None:
+    if planned is None or planned.assignment is None:
         return dataset
-    return planned.changed(dataset, deal=dataclasses.replace(planned.deal, num_ranks=num_ranks))
+    return planned.changed(dataset, assignment=dataclasses.replace(planned.assignment, num_ranks=num_ranks))
 
 
 def _items_of(members: Iterable[SampleRef]) -> list[Item]:

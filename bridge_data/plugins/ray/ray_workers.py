@@ -3,7 +3,7 @@ repeated.
 
 `RayPool` is a `LanePool` of actors. An actor gets the dataset from Ray's object store (one copy a node), a state for
 each of its lanes, and then one request per batch, a few ahead. The trainer keeps the state after the last batch that it
-took of each lane. When an actor is lost, or a new one is ready, the lanes are dealt anew and continue from these
+took of each lane. When an actor is lost, or a new one is ready, the lanes are resharded and continue from these
 states; so where a lane runs changes the rate alone. Several jobs and ranks share a cluster: actors have no names,
 belong to the process that started them, and end with it.
 """
@@ -61,8 +61,8 @@ logger = logging.getLogger("bridge_data")
 
 _TICK_S, _CONNECT_S, _LOOK_S, _LAST_LOOK_S = 1.0, 10.0, 0.2, 5.0
 _FIRST_S, _JOIN_S = 1.0, 5.0
-"""How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
-what was made ahead."""
+"""How long actors that are ready wait for others that start, while none has lanes, and while some have: each assignment
+drops what was made ahead."""
 
 _REPLY_BYTES = 32 << 20
 _WATCH, _NO_BEGIN = "watch", 0
@@ -305,9 +305,9 @@ class RayPool:
             concurrency_groups={_WATCH: 1},
             runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
         )(LaneActor)
-        self._is_dealt = False
+        self._is_assigned = False
         """Whether actors have lanes since `begin`."""
-        self._deal_at = math.inf
+        self._assignment_at = math.inf
         """When actors that are ready and have no lanes get some."""
         for link in self._links:
             self._start(link)
@@ -319,7 +319,7 @@ class RayPool:
     def ready(self) -> bool:
         """Whether actors have loaded the dataset: all, or some that have waited for the others."""
         self._note_starts()
-        is_waiting = time.monotonic() < self._deal_at < math.inf
+        is_waiting = time.monotonic() < self._assignment_at < math.inf
         return not is_waiting and any(link.ready for link in self._links)
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -332,7 +332,7 @@ class RayPool:
                 raise WorkerError(watchdog.timeout_message())
             if now >= deadline:
                 return False
-            self._changed.wait(max(0.0, min(deadline - now, self._deal_at - now, _TICK_S)))
+            self._changed.wait(max(0.0, min(deadline - now, self._assignment_at - now, _TICK_S)))
             self._changed.clear()
         return True
 
@@ -345,21 +345,21 @@ class RayPool:
         return []
 
     def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
-        self._interrupted = self._is_dealt = False
+        self._interrupted = self._is_assigned = False
         self._lanes, self._state = list(lanes), dataclasses.replace(state, lanes=dict(state.lanes))
-        self._deal()
+        self._assign()
 
-    def _deal(self) -> None:
-        """Deal the lanes to the actors that are ready, which continue from the last batches taken; to none while the
+    def _assign(self) -> None:
+        """Assign the lanes to the actors that are ready, which continue from the last batches taken; to none while the
         first ones wait for others.
 
         In turn: neighbours in the order of batches are made by different actors.
         """
         assert self._state is not None
-        is_early = not self._is_dealt and time.monotonic() < self._deal_at < math.inf
+        is_early = not self._is_assigned and time.monotonic() < self._assignment_at < math.inf
         ready = [] if is_early else [link for link in self._links if link.ready]
         if ready:
-            self._is_dealt, self._deal_at = True, math.inf
+            self._is_assigned, self._assignment_at = True, math.inf
         links = ready or self._links
         self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
         for link in ready:
@@ -405,8 +405,8 @@ class RayPool:
         while True:
             self._changed.clear()
             self._note_starts()
-            if time.monotonic() >= self._deal_at or (self._is_dealt and not self._link_of[lane].ready):
-                self._deal()
+            if time.monotonic() >= self._assignment_at or (self._is_assigned and not self._link_of[lane].ready):
+                self._assign()
             link = self._link_of[lane]
             if link.has_item():
                 try:
@@ -465,7 +465,9 @@ class RayPool:
             wait_s = _JOIN_S if any(other.lanes for other in self._links) else _FIRST_S
             link.ready = True
             now = time.monotonic()
-            self._deal_at = now if all(other.ready for other in self._links) else min(self._deal_at, now + wait_s)
+            self._assignment_at = (
+                now if all(other.ready for other in self._links) else min(self._assignment_at, now + wait_s)
+            )
 
     def _reconnect(self) -> None:
         """Connect this process to the cluster again, and start all actors there."""

@@ -7,7 +7,7 @@ machine.
 
 A step takes as long as its most loaded rank. That rank swaps one micro-batch for another of a less loaded rank, as
 long as this helps, or until its load is close to the lower bound for whole micro-batches. The swaps start from where
-the micro-batches were read, so few of them move. Dealing them from scratch, the costliest first, rarely balances
+the micro-batches were read, so few of them move. Assigning them from scratch, the costliest first, rarely balances
 better, and moves three to nine times as many.
 """
 

@@ -181,10 +181,10 @@ def plan_values(found: RunPlan) -> dict[str, Any]:
         values["Padding of the packs of each step", "%"] = [
             100 - 100 * float(one.totals.costs[0]) / one.totals.room for one in found.steps
         ]
-    for name, spread in (("undealt", found.undealt), ("dealt", found.dealt)):
+    for name, heading, spread in (("in_turn", "in turn", found.in_turn), ("assigned", "assigned", found.assigned)):
         if spread is not None and found.num_ranks > 1:
             ratios = load_ratios([getattr(one, name) for one in found.steps])
-            values[f"Loads of {found.num_ranks} ranks in each step, {name}", f"greatest over mean {found.load}"] = (
+            values[f"Loads of {found.num_ranks} ranks in each step, {heading}", f"greatest over mean {found.load}"] = (
                 ratios.tolist()
             )
     return {

@@ -73,8 +73,8 @@ STATE_EVERY = 16
 class BatchSequence:
     """The micro-batches of a job, in any order. Any thread may use it.
 
-    `states` are saved states of the run. The beginning needs none, unless the run was dealt to another number of lanes
-    since; `first` is the first micro-batch that can be shown.
+    `states` are saved states of the run. The beginning needs none, unless the run was assigned to another number of
+    lanes since; `first` is the first micro-batch that can be shown.
 
     Raises:
         StateError: if a state is of other data or settings.

@@ -83,7 +83,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
                 "edits": skips_of(state),
                 "forgotten": forgotten,
                 "num_lanes": state.num_lanes,
-                "lanes_of_deals": [num_lanes for num_lanes, _ in state.generations],
+                "lanes_of_generations": [num_lanes for num_lanes, _ in state.generations],
                 "order": state.fingerprint["order"],
                 "settings": shown,
                 "other_weights_from_samples": other_weights_from,
@@ -104,7 +104,7 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
         *_skip_rows(state),
         *_forgotten_rows(forgotten),
         ("lanes", _lanes(found)),
-        ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
+        ("generations", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
         ("ledger", "none: the run had no ledger_path" if sums is None else str(sums)),
     ]
@@ -164,7 +164,7 @@ def redist(sources: tuple[Location, ...], target: Location, world_size: int, ste
 
     This is for trainers in which each rank reads only its own file and must have one; load_states takes any checkpoint
     unchanged. The file of rank 0 has all lanes, the others those of their rank. If the ranks cannot share the lanes
-    equally, the DataModule's loader sends the state of rank 0 to all ranks, and they deal it again.
+    equally, the DataModule's loader sends the state of rank 0 to all ranks, and they reshard it.
     """
     found = _read(sources)
     source = found.path
@@ -183,7 +183,7 @@ def redist(sources: tuple[Location, ...], target: Location, world_size: int, ste
     save_states(target, found.state.to_dict(), step=step, world_size=world_size)
     num_lanes = found.state.num_lanes
     if num_lanes % world_size:
-        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be dealt again when restored")
+        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be resharded when restored")
     held = f"all {num_lanes:,} lanes in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
 

@@ -66,7 +66,7 @@ _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 @click.argument("path", type=LOCATION)
 @click.option("--split-config", metavar="NAME", help="The file of the split in .nv-meta.  [default: split.yaml]")
 @click.option("--dataset-config", metavar="NAME", default=DATASET_YAML, show_default=True, help="That of the samples.")
-@setting("--num-lanes", help="Also show how training data are dealt to this many lanes.")
+@setting("--num-lanes", help="Also show how training data are assigned to this many lanes.")
 @setting("--max-samples-per-sequence", more="[default: None, whole shards]")
 @setting("--shuffle-buffer-size", more="[default: None]")
 @where_options
@@ -92,8 +92,8 @@ def info(
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta. With
-    --num-lanes it is also shown how the training data are cut and dealt, and how far the epochs of a job overlap. The
-    exit status is 1 if anything is wrong.
+    --num-lanes it is also shown how the training data are cut and assigned, and how far the epochs of a job overlap.
+    The exit status is 1 if anything is wrong.
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size have no effect without --num-lanes")
@@ -463,7 +463,7 @@ def _described(sample_type: dict[str, Any] | None, file: str) -> Iterator[str]:
 
 
 def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> _Found:
-    """How an order deals the samples of a data set: chunks, windows, and a lane's share of an epoch."""
+    """How an order assigns the samples of a data set: chunks, windows, and a lane's share of an epoch."""
     from bridge_data.order.chunks import ChunkTable
     from bridge_data.tools.mixing import overlap
 

@@ -303,7 +303,7 @@ def when(
 ) -> None:
     """Show the steps of RUN in which the sample KEY (or SHARD:KEY) came or will come.
 
-    Exit code 1 if some of the steps are not known, such as those before the first state of a run that was dealt again.
+    Exit code 1 if some of the steps are not known, such as those before the first state of a run that was resharded.
 
     RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
     writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.

@@ -9,7 +9,7 @@ import click
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.datasets import training_data
-from bridge_data.plugins.planned.planned_sources import dealt
+from bridge_data.plugins.planned.planned_sources import assigned
 from bridge_data.storage import is_remote
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.tools.cli.terminal import (
@@ -56,7 +56,7 @@ from bridge_data.tools.runs import (
 @click.option("--packing", type=click.Choice(["online", "planned"]), help="How packs are made.")
 @setting("--packing-buffer-size")
 @click.option("--planning-window", type=int, help="Samples that are packed together, if packs are planned.")
-@click.option("--balance", metavar="COST", help="The cost by which planned packs are dealt to ranks.")
+@click.option("--balance", metavar="COST", help="The cost by which planned packs are assigned to ranks.")
 @setting("--shuffle-buffer-size")
 @setting("--max-samples-per-sequence")
 @setting("--seed")
@@ -103,7 +103,7 @@ def plan(
         length |= {name: settings.get(key) for name, key in (("tokens", "max_tokens"), ("epochs", "max_epochs"))}
         length["source"] = settings.get("epochs_of")
     dataset = training_data(data, run.data, run.worker.changed(world_size=world_size), encoder)
-    dataset = dealt(dataset, run, schedule, world_size)
+    dataset = assigned(dataset, run, schedule, world_size)
     dataset.skips = schedule.skips(steps.skip_steps)
     asked = None if length == dict.fromkeys(length) else RunLength(**length)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Groups for hybrid context parallelism: dealt before the step, in Megatron-core's form, and run by its own code."""
+"""Groups for hybrid context parallelism: assigned before the step, in Megatron-core's form, and run by its own code."""
 
 import collections
 import functools

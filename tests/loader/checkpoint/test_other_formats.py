@@ -164,7 +164,7 @@ def test_all_forms_load_at_any_data_parallel_size_and_the_run_goes_on(folder: Pa
         after[world_size] = in_order(ranks, "after")
     assert after[1] == after[2] == expected
     keys = collections.Counter(key for batch in before + after[3] for key in batch)
-    assert set(keys.values()) == {1}, "three ranks deal anew and repeat nothing"
+    assert set(keys.values()) == {1}, "three ranks share the lanes anew and repeat nothing"
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_rows_that_moved_to_other_files_are_found_by_their_keys(tmp_path: Path, 
     write("ab")
     forget_samples(tmp_path, ["key 5", "key 8"], "asked for")
     write(names)
-    report = renew_tombstones(tmp_path, "dealt anew")
+    report = renew_tombstones(tmp_path, "resharded")
     assert (report.num_changed, report.num_forgotten, report.ignored) == (2, 2, [])
     assert sorted(texts_of(tmp_path)) == sorted({*keys} - {"key 5", "key 8"})
 

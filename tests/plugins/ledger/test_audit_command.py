@@ -108,7 +108,7 @@ def test_checkpoints_of_lightning_are_audited_where_there_are_no_others(data: Pa
     assert (code, "1 comparison equal, 0 different" in output) == (0, True), output
 
 
-def test_filters_and_re_deals_are_left_to_the_ledger(data: Path, tmp_path: Path) -> None:
+def test_filters_and_reshards_are_left_to_the_ledger(data: Path, tmp_path: Path) -> None:
     train(data, tmp_path, world_sizes=(1, 4), skip_every=7)
     code, output = audit(tmp_path, "--data", data)
     assert code == 0 and "2 comparisons equal, 0 different" in output, output

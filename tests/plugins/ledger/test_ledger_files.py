@@ -77,7 +77,7 @@ def test_a_resume_from_an_earlier_step_supersedes_what_came_after_on_any_number_
     check(folder, run(data, folder, 8, 40, early, packing_buffer_size=packing))
     later = run(data, folder, 1, 11, early, packing_buffer_size=packing)
     check(folder, later)
-    check(folder, run(data, folder, 3, 30, later, num_lanes=None, packing_buffer_size=packing))  # a re-deal
+    check(folder, run(data, folder, 3, 30, later, num_lanes=None, packing_buffer_size=packing))  # a reshard
     assert sorted(ledger_paths(folder)) == list(range(8))
 
 

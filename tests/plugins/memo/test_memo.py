@@ -277,7 +277,7 @@ def test_training_validation_and_ranks_share(data: Path, calls: Path, memo: Memo
     assert count_of(calls) == SIZE
 
 
-def test_a_part_that_a_redeal_leaves_to_a_lane_is_not_kept_as_its_sample(
+def test_a_part_that_a_reshard_leaves_to_a_lane_is_not_kept_as_its_sample(
     data: Path, calls: Path, memo: Memo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(memo: memo_module.LaneMemo, ref: SampleRef) -> None:

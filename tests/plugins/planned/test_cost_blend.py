@@ -182,11 +182,11 @@ def test_other_weights_take_over_from_here_on_and_sources_keep_what_they_were_ah
     lanes=st.lists(st.dictionaries(st.sampled_from("0123"), st.integers(0, 10**12)), min_size=1, max_size=9),
     num_lanes=st.integers(1, 9),
 )
-def test_a_re_deal_shares_out_exactly_what_was_drawn(lanes: list[dict[str, int]], num_lanes: int) -> None:
+def test_a_reshard_shares_out_exactly_what_was_drawn(lanes: list[dict[str, int]], num_lanes: int) -> None:
     blend = Order([np.full(10, 5)], [(0, [1])], 1).blend
-    dealt = [blend.redealt(lanes, lane, num_lanes) for lane in range(num_lanes)]
+    assigned = [blend.resharded(lanes, lane, num_lanes) for lane in range(num_lanes)]
     for source in "0123":
-        shares = [one.get(source, 0) for one in dealt]
+        shares = [one.get(source, 0) for one in assigned]
         assert sum(shares) == sum(one.get(source, 0) for one in lanes)
         assert max(shares) - min(shares) <= 1
 

@@ -1,4 +1,5 @@
-"""Planned packs: the same on any ranks, exactly once, within budgets, whatever is saved, lost, forgotten or dealt."""
+"""Planned packs: the same on any ranks, exactly once, within budgets, whatever is saved, lost, forgotten or
+assigned."""
 
 import collections
 import contextlib
@@ -16,8 +17,8 @@ import pytest
 from bridge_data import ConfigError, FatalSampleError, StateError, merge_states
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.planned.planned import StepDeal
-from bridge_data.plugins.planned.planned_sources import with_deal
+from bridge_data.plugins.planned.planned import StepAssignment
+from bridge_data.plugins.planned.planned_sources import with_assignment
 from bridge_data.tools.oracle import RunOrder
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket
@@ -198,10 +199,10 @@ def test_samples_that_are_longer_now_are_counted_and_what_has_no_room_is_left_ou
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
-    def dealt(by: str = "attention", **settings: Any) -> Any:
+    def assigned(by: str = "attention", **settings: Any) -> Any:
         made = planned(texts[0], batch_size=1, **settings)
         schedule = BatchSchedule(global_batch_size=32, micro_batch_size=1)
-        return with_deal(made, StepDeal(steps=schedule, num_ranks=settings["world_size"], by=by))
+        return with_assignment(made, StepAssignment(steps=schedule, num_ranks=settings["world_size"], by=by))
 
     def of(batches: Any) -> list[Any]:
         return sorted(pack for batch in batches for pack in batch)
@@ -209,25 +210,25 @@ def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
     def load(batches: Any) -> int:
         return sum(length**2 for batch in batches for pack in batch for *_, length in pack)
 
-    job, plain = Job(num_ranks, dealt), Job(num_ranks, functools.partial(planned, texts[0], batch_size=1))
-    worst, undealt = [], []
+    job, plain = Job(num_ranks, assigned), Job(num_ranks, functools.partial(planned, texts[0], batch_size=1))
+    worst, in_turn = [], []
     for step in range(6):
         mine, theirs = job.batches(32), plain.batches(32)
         assert of(mine) == of(theirs), step
-        for batches, found in ((mine, worst), (theirs, undealt)):
+        for batches, found in ((mine, worst), (theirs, in_turn)):
             loads = [load(batches[rank::num_ranks]) for rank in range(num_ranks)]
             found.append(max(loads) * num_ranks / sum(loads))
-    assert max(worst) <= 1.03 < max(undealt)
+    assert max(worst) <= 1.03 < max(in_turn)
     state = merge_states(job.states())
-    assert Job(num_ranks, dealt, state).batches(64) == job.batches(64)
-    assert of(Job(8, dealt, state).batches(32)) == of(Job(1, dealt, state).batches(32))
-    within = Job(num_ranks, dealt, state)
+    assert Job(num_ranks, assigned, state).batches(64) == job.batches(64)
+    assert of(Job(8, assigned, state).batches(32)) == of(Job(1, assigned, state).batches(32))
+    within = Job(num_ranks, assigned, state)
     within.batches(num_ranks)
     state = merge_states(within.states())
-    assert Job(num_ranks, dealt, state).batches(60) == within.batches(60)
+    assert Job(num_ranks, assigned, state).batches(60) == within.batches(60)
     for other_ranks, by in ((1, "attention"), (8, "attention"), (num_ranks, "texts")):
         with pytest.raises(StateError, match="end of a step"):
-            Job(other_ranks, functools.partial(dealt, by), state)
+            Job(other_ranks, functools.partial(assigned, by), state)
 
 
 def test_the_oracle_tells_the_packs_of_a_run(texts: Any, tmp_path: Path) -> None:

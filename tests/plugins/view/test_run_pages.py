@@ -60,10 +60,10 @@ def test_batches_are_those_of_the_run_from_anywhere(trained: LiveRun) -> None:
 def test_what_came_before_another_deal_is_not_shown(trained: LiveRun) -> None:
     loader = get_savable_loader(trained.dataset(num_lanes=2))
     loader.restore_state_rank(read_states([trained.folder / "checkpoints"])[0].state.to_dict())
-    redealt = LoaderState.from_dict(loader.save_state_rank())
-    assert [num_lanes for num_lanes, _ in redealt.generations] == [4, 2]
-    sequence = BatchSequence(trained.dataset(num_lanes=2), [redealt])
-    assert sequence.first == redealt.micro_batch_index > 0
+    resharded = LoaderState.from_dict(loader.save_state_rank())
+    assert [num_lanes for num_lanes, _ in resharded.generations] == [4, 2]
+    sequence = BatchSequence(trained.dataset(num_lanes=2), [resharded])
+    assert sequence.first == resharded.micro_batch_index > 0
     with pytest.raises(ConfigError, match=f"batch 0: the first that can be shown is {sequence.first}"):
         sequence.get(0)
     assert len(sequence.get(sequence.first).__key__) == 2
@@ -207,17 +207,19 @@ def test_a_plan_has_the_tables_and_charts_of_the_command(tmp_path: Path) -> None
     folder, schedule = write_texts(tmp_path / "texts", 60), BatchSchedule(4, 1)
     measure(folder)
     options = {"packing": "planned", "planning_window": 40, "encoder": PackedWords()}
-    data = rank_dataset(folder, 0, 1, schedule, deal="tokens", **options)
+    data = rank_dataset(folder, 0, 1, schedule, assignment="tokens", **options)
     run = NamedRun(path=str(folder), dataset=data, schedule=schedule, told="")
     page = client(Site(DataCatalog(folder, {}), lambda _: run))
     assert '<a href="/plan">Plan</a>' in page.get("/samples").text
     html = page.get("/plan?steps=7&ranks=2").text
-    plan = Planner(rank_dataset(folder, 0, 2, schedule, deal="tokens", **options), schedule).plan(RunLength(steps=7))
+    plan = Planner(rank_dataset(folder, 0, 2, schedule, assignment="tokens", **options), schedule).plan(
+        RunLength(steps=7)
+    )
     for _, rows in plan.tables():
         for row in rows:
             assert "".join(f"<td>{cell}</td>" for cell in row) in html
     assert all(text in html for _, text in plan.facts())
-    assert html.count('class="line"') == 4 and "Loads of 2 ranks in each step, dealt" in html
+    assert html.count('class="line"') == 4 and "Loads of 2 ranks in each step, assigned" in html
     assert "not a multiple of" in page.get("/plan?ranks=3").text
     for ranks in (-1, 0, 10**9):
         assert "expected 1 to" in page.get(f"/plan?ranks={ranks}").text

@@ -53,7 +53,7 @@ def test_info_as_json(run: Run, saved: Path) -> None:
     assert (result.exit_code, told["path"], told["step"], told["world_size"]) == (0, str(saved), 10, 4)
     assert told["num_bytes"] == sum(file.stat().st_size for file in saved.glob("*.pt"))
     assert (told["num_files"], told["num_micro_batches"], told["next_micro_batch"]) == (4, 80, 80)
-    assert (told["edits"], told["forgotten"], told["num_lanes"], told["lanes_of_deals"]) == (None, [], 8, [8])
+    assert (told["edits"], told["forgotten"], told["num_lanes"], told["lanes_of_generations"]) == (None, [], 8, [8])
     assert (told["order"], told["settings"]["batch_size"], told["settings"]["seed"]) == ("shuffled", 4, 0)
     photos, pages = told["sources"]
     assert photos == {
@@ -123,7 +123,7 @@ def test_redist_writes_files_for_other_ranks(run: Run, saved: Path, tmp_path: Pa
     result = run("checkpoint", "redist", saved, target, "--world-size", world_size)
     told = "all 8 lanes in that of rank 0"
     assert (result.exit_code, result.stdout) == (0, f"{target}: step 10, {world_size} files, {told}\n")
-    assert ("dealt again when restored" in result.stderr) == (world_size == 3)
+    assert ("resharded when restored" in result.stderr) == (world_size == 3)
     assert len(os.listdir(target)) == world_size
     assert load_states(target, step=10) == make_state()
     torch.save(make_state(), tmp_path / "merged.pt")

@@ -196,7 +196,7 @@ def test_a_jsonl_file_has_its_split_and_what_is_in_no_part_of_it_is_told(run: Ru
     assert told(run, path)["split_parts"][-1] == {"split_part": None, "num_samples": 2}
 
 
-def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
+def test_shows_how_an_epoch_is_assigned_to_lanes(run: Run, tmp_path: Path) -> None:
     counts = (300, 40, 160, 500)
     write_shards(tmp_path, counts)
     options = ("--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)
@@ -236,7 +236,7 @@ def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
         assert text in alone
 
 
-def test_shows_how_every_source_of_a_blend_is_dealt(run: Run, tmp_path: Path) -> None:
+def test_shows_how_every_source_of_a_blend_is_assigned(run: Run, tmp_path: Path) -> None:
     for name, size in (("a", 100), ("b", 60)):
         write_texts(tmp_path / name, size)
     file = write_blend(tmp_path / "meta.yaml", {"a": 1, "b": 2})

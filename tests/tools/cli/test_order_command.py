@@ -238,7 +238,7 @@ def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Pat
     assert keys_in(named) == keys[16:20]
 
 
-def test_steps_before_the_first_state_of_a_run_that_was_dealt_again_are_counted(
+def test_steps_before_the_first_state_of_a_run_that_was_resharded_are_counted(
     run: Run, blend: Path, tmp_path: Path
 ) -> None:
     job = JobRun(SETTINGS)

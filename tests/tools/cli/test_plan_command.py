@@ -33,9 +33,9 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     for told in ("first 30 steps", "the run, about", "tokens", "words", "too long", "b/train", "full", "of 2 ranks"):
         assert told in shown.output
     found = json.loads(run_command("plan", *options, "--balance", "attention", "--json").output)
-    assert (found["version"], found["is_exact"], found["load"], found["is_dealt"]) == (1, True, "attention", True)
+    assert (found["version"], found["is_exact"], found["load"], found["is_assigned"]) == (1, True, "attention", True)
     assert found["run"]["units"] == 160
-    assert found["dealt"]["mean"] < found["undealt"]["mean"]
+    assert found["assigned"]["mean"] < found["in_turn"]["mean"]
     assert found["run"]["epochs"] == [
         drawn / size for drawn, size in zip(found["run"]["drawn"], (170, 90), strict=True)
     ]

@@ -59,15 +59,15 @@ def test_settings_and_deals_are_named() -> None:
     assert (of_all[3].heading, *of_all[3].texts) == ("weight of pages/train", "75.000%", "–")
     (first, *_), _ = compare(make_state(sources=[["bb", "pages/train"], ["aa", "photos/train"]]))
     assert (first.item, first.second) == ("source_sequence", ["pages/train", "photos/train"])
-    dealt = make_state()
-    dealt["generations"] = [[6, [[100, 32, 1024, 0], [50, 32, 1024, 0]]], *dealt["generations"]]
-    dealt["drawn_before"] = 4_000
-    of_all, _ = compare(with_checksums(dealt))
+    assigned = make_state()
+    assigned["generations"] = [[6, [[100, 32, 1024, 0], [50, 32, 1024, 0]]], *assigned["generations"]]
+    assigned["drawn_before"] = 4_000
+    of_all, _ = compare(with_checksums(assigned))
     assert [(one.heading, *one.texts) for one in of_all[:2]] == [
-        ("samples drawn before the last deal", "0", "4,000"),
-        ("lanes of each deal", "[8]", "[6, 8]"),
+        ("samples drawn before the last reshard", "0", "4,000"),
+        ("lanes of each generation", "[8]", "[6, 8]"),
     ]
-    assert of_all[2].heading == "geometry of each deal"
+    assert of_all[2].heading == "geometry of each generation"
 
 
 def test_each_number_of_a_lane_is_compared() -> None:

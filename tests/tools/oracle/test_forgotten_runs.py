@@ -58,7 +58,7 @@ def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, is_prune
             assert [one.micro_batch for one in found] == numbers_with(run, key)
 
 
-def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
+def test_a_resharded_run_and_the_time_after_the_last_state_are_told_too(blend):
     run = Run(SETTINGS)
     run.leg(blend, 2, 20, num_lanes=4)
     forget(blend, "a", range(100, 200))

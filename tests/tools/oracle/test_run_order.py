@@ -30,7 +30,7 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
     run = Run({**SETTINGS, **LEGS[kind]})
     run.leg(blends[0], 2, 30, num_lanes=4)
     run.leg(blends[0], 2, 10, lost=3)  # and killed: the next leg repeats what was lost
-    run.leg(blends[0], 3, 20)  # 3 ranks do not share 4 lanes equally: the rest is dealt anew
+    run.leg(blends[0], 3, 20)  # 3 ranks do not share 4 lanes equally: the rest is resharded
     run.leg(blends[1], 3, 25)
     run.leg(blends[1], 1, 30)
     order = RunOrder(run.dataset(1), states=run.states)

@@ -38,11 +38,11 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", LEGS)
-def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Path, kind: str) -> None:
+def test_every_step_is_told_through_kills_within_ranges_and_a_reshard(blend: Path, kind: str) -> None:
     run = SkippingRun({**SETTINGS, **LEGS[kind]})
     run.leg(blend, 2, 14, num_lanes=8, lost=4)  # killed after the first skip
     run.leg(blend, 4, 8)
-    run.leg(blend, 1, 4, num_lanes=12, lost=2)  # the rest is dealt anew
+    run.leg(blend, 1, 4, num_lanes=12, lost=2)  # the rest is resharded
     run.leg(blend, 2, 30)
     order = RunOrder(run.dataset(1), states=run.states, schedule=SCHEDULE)
     check(run, order, sorted(run.keys, reverse=True))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, merge_states
 from bridge_data.order.cursor import Entry, entry_size
-from bridge_data.order.redeal import deal, deal_blocks
+from bridge_data.order.resharding import assign, assign_blocks
 from tests.lanes.test_lane import EarlyEnd
 from tests.prepared import train_dataset, write_pair
 from tests.properties.jobs import Encoder, Job
@@ -22,9 +22,9 @@ ENTRIES = st.lists(
 
 @given(entries=ENTRIES, num_lanes=st.integers(1, 20))
 def test_shares_are_equal_and_lose_nothing(entries: list[Entry], num_lanes: int) -> None:
-    dealt = deal(entries, num_lanes, range(num_lanes))
-    shares = list(dealt.values())
-    assert deal(entries, num_lanes, {0, num_lanes - 1}) == {lane: dealt[lane] for lane in {0, num_lanes - 1}}
+    assigned = assign(entries, num_lanes, range(num_lanes))
+    shares = list(assigned.values())
+    assert assign(entries, num_lanes, {0, num_lanes - 1}) == {lane: assigned[lane] for lane in {0, num_lanes - 1}}
     sizes = [sum(map(entry_size, share)) for share in shares]
     assert sum(sizes) == sum(map(entry_size, entries))
     assert len(shares) == num_lanes
@@ -38,7 +38,7 @@ def test_shares_in_blocks_are_those_of_the_slots_to_come(
     entries: list[Entry], num_lanes: int, block_size: int, turn: int
 ) -> None:
     first_lane = turn % num_lanes
-    shares = deal_blocks(entries, num_lanes, block_size, first_lane=first_lane)
+    shares = assign_blocks(entries, num_lanes, block_size, first_lane=first_lane)
     sizes = [sum(map(entry_size, share)) for share in shares]
     total = sum(map(entry_size, entries))
     expected = [0] * num_lanes
@@ -67,21 +67,21 @@ def after(data: Path, steps: int, world_size: int, saved: Any = None, num_lanes:
     return merge_states(job.save())
 
 
-def test_lanes_are_kept_where_the_ranks_can_share_them_and_else_dealt_again(data: Path) -> None:
+def test_lanes_are_kept_where_the_ranks_can_share_them_and_else_resharded(data: Path) -> None:
     saved = after(data, 5, 4, num_lanes=8)
     for world_size, asked, num_lanes in ((1, 0, 8), (2, 0, 8), (4, 0, 8), (8, 0, 8), (3, 0, 24), (2, 4, 4)):
         (state, *_) = [made.check_state(saved) for made in ranks(data, world_size, asked)]
         assert (state.num_lanes, len(state.generations)) == (num_lanes, 1 + (num_lanes != 8))
 
 
-def test_all_ranks_deal_alike(data: Path) -> None:
+def test_all_ranks_assign_alike(data: Path) -> None:
     saved = after(data, 7, 2, num_lanes=4, packing_buffer_size=20)
     together = merge_states([made.check_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])
     alone = ranks(data, 1, 24, packing_buffer_size=20)[0].check_state(saved).to_dict()
     assert together == alone
 
 
-def test_dealing_again_and_again_nests_nothing(data: Path) -> None:
+def test_resharding_again_and_again_nests_nothing(data: Path) -> None:
     saved = after(data, 3, 2, packing_buffer_size=20)
     sizes = []
     for world_size in (3, 2, 5, 4, 3, 7, 1):
@@ -110,9 +110,9 @@ def test_a_batch_that_is_out_in_part_is_handed_on_whole(data: Path) -> None:
 
 
 def test_more_parts_may_wait_than_samples_were_drawn(data: Path) -> None:
-    """Each is a draw of its own after a deal; how many were drawn before it is no negative number."""
+    """Each is a draw of its own after a reshard; how many were drawn before it is no negative number."""
     settings: dict[str, Any] = {"encoder": Encoder(num_parts=3), "packing_buffer_size": 60}
     saved = after(data, 1, 1, num_lanes=1, **settings)
-    dealt = ranks(data, 3, num_lanes=3, **settings)[0].check_state(saved).to_dict()
-    assert dealt["drawn_before"] >= 0
-    assert ranks(data, 3, num_lanes=3, **settings)[0].check_state(dealt).num_lanes == 3
+    assigned = ranks(data, 3, num_lanes=3, **settings)[0].check_state(saved).to_dict()
+    assert assigned["drawn_before"] >= 0
+    assert ranks(data, 3, num_lanes=3, **settings)[0].check_state(assigned).num_lanes == 3

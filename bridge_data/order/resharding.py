@@ -4,11 +4,11 @@
 continues where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules of weights
 count the samples that the job has drawn, including those under the old plan.
 
-A re-deal converts a state with all lanes to `num_lanes` lanes. The new lanes get exactly the samples of the epochs in
+A reshard converts a state with all lanes to `num_lanes` lanes. The new lanes get exactly the samples of the epochs in
 progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in validation, to one
 block). Epochs that no lane had started follow, under the new geometry.
 
-The leftovers become the inboxes of the new lanes. Nothing nests: a second re-deal cuts the same slices again. Draws are
+The leftovers become the inboxes of the new lanes. Nothing nests: a second reshard cuts the same slices again. Draws are
 counted from 0 again; the number of samples that the job has drawn is kept, for schedules of weights.
 """
 
@@ -113,7 +113,7 @@ def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> Lan
     return moved
 
 
-def redeal_shuffled(
+def reshard_shuffled(
     state: LoaderState,
     rows: Sequence[Row],
     make_cursor: MakeCursor,
@@ -121,7 +121,7 @@ def redeal_shuffled(
     lanes: Collection[int],
     blend: SampleBlend | None = None,
 ) -> LoaderState:
-    """Re-deal a training order. The new state holds only `lanes`, the new lanes that this process needs.
+    """Reshard a training order. The new state holds only `lanes`, the new lanes that this process needs.
 
     `rows` are the current rows of the sources; `new_generation` makes the new geometry from the first epoch of each
     source's new row; `blend` is that of the lanes, if it looks at samples. Time is linear in the old lanes and in
@@ -130,11 +130,11 @@ def redeal_shuffled(
     old, generation_left = _OldLanes(state, make_cursor), len(state.generations) - 1
     ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
-    dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
+    assigned: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
     if blend is not None:
         states = [lane["blend"] for lane in old.states]
-        for lane, new in dealt.items():
-            new["blend"] = blend.redealt(states, lane, generation[0])
+        for lane, new in assigned.items():
+            new["blend"] = blend.resharded(states, lane, generation[0])
     used = {len(state.generations)}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)
@@ -149,19 +149,19 @@ def redeal_shuffled(
         if before := old.before_row(source):
             entries = [entry for lane, own in enumerate(entries) for entry in (*before.get(lane, ()), own)]
             used |= {entry[0] for of_lane in before.values() for entry in of_lane if is_slice(entry)}
-        for lane, share in deal(entries, generation[0], lanes).items():
+        for lane, share in assign(entries, generation[0], lanes).items():
             if share:
-                dealt[lane].setdefault("inbox", {})[str(source)] = share
-    return _without_unused_generations(old.new_state(dealt, generation), used)
+                assigned[lane].setdefault("inbox", {})[str(source)] = share
+    return _without_unused_generations(old.new_state(assigned, generation), used)
 
 
-def redeal_ordered(
+def reshard_ordered(
     state: LoaderState, row: OrderedRow, make_cursor: MakeCursor, firsts: Sequence[int], num_lanes: int
 ) -> LoaderState:
-    """Re-deal a validation order; `firsts` are the numbers in the current `row` of each source's first sample.
+    """Reshard a validation order; `firsts` are the numbers in the current `row` of each source's first sample.
 
     The new lanes take blocks round-robin from the first block that no lane has touched. If nothing is left before it,
-    as without filters and packing, the order of the job does not change. What is left before it is dealt in whole
+    as without filters and packing, the order of the job does not change. What is left before it is assigned in whole
     blocks, starting with the lane whose turn it is.
     """
     old = _OldLanes(state, make_cursor)
@@ -174,23 +174,23 @@ def redeal_ordered(
         left += old.inbox(lane, 0)
         before = row.num_samples_to(first_block, lane) - taken[lane]
         left += [[len(state.generations) - 1, lane, 0, 0, taken[lane], 0, before]] if before > 0 else []
-    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.next_number % num_lanes)
-    dealt: dict[int, LaneState] = {
+    shares = assign_blocks(left, num_lanes, row.block_size, first_lane=old.next_number % num_lanes)
+    assigned: dict[int, LaneState] = {
         lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
         for lane, share in enumerate(shares)
     }
     used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
-    return _without_unused_generations(old.new_state(dealt, (num_lanes, [[first_block]])), used)
+    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]])), used)
 
 
-def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
+def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
     """Cut inbox entries into `num_lanes` runs that are equal to one sample; return those of `lanes`."""
     ends = [0, *itertools.accumulate(map(entry_size, entries))]
     bounds = {lane: (lane * ends[-1] // num_lanes, (lane + 1) * ends[-1] // num_lanes) for lane in lanes}
     return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
 
 
-def deal_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, first_lane: int) -> list[list[Entry]]:
+def assign_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, first_lane: int) -> list[list[Entry]]:
     """Cut inbox entries into one run of whole blocks per lane, starting with `first_lane`.
 
     Numbers of blocks are equal to one, the first lanes have more; the very last block may be incomplete.
