@@ -1,8 +1,19 @@
 """How the core finds what is not in it: plug-ins of this package, then those of other packages.
 
-Reads a kind of extension (`formats`, `stores`, `commands`, `encoders`, `sinks`, `extras`, `recorders`,
-`features`) and a name. Returns the
-object that a plug-in offers under it. Raises `ConfigError` if nobody does.
+Reads a kind of extension and a name. Returns the object that a plug-in offers under it. Raises `ConfigError` if nobody
+does.
+
+| kind | name | what is offered | who asks |
+|---|---|---|---|
+| `formats` | an ending of paths, or a word | a class of `plan.formats.Format` | `plan.formats` |
+| `stores` | a URL scheme | a class of `storage.store.Store` | `storage` |
+| `nodes` | a key of metadatasets | a function that declares the node | `plan.declared` |
+| `withheld` | what lists are beside | a function that finds lists of forgotten samples | `data.withheld` |
+| `extras` | the name in a state | a class of `order.extras.StateExtra` | `order.extras` |
+| `recorders` | the name of the extra | a class of `order.extras.Recorder` | `loader` |
+| `commands` | a command of `bridge-data` | a click command | the command line |
+| `converters` | a kind of tables | a function that opens them | `prepare.converters` |
+| `features` | what a setting needs | as whoever reads the setting says | that module |
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it
 is asked for. A name that the table lacks is looked for among the entry points of installed packages, in the group

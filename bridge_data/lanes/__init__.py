@@ -11,8 +11,6 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     pack_source   which samples share a pack: the online packer, and the seam for others
     maker         from references to samples: reading, decoding, the hooks of samples; what may wrap that
     assembly      what is done to samples together: packs, groups and batches, by the hooks
-    draws         the samples of a lane, in their order
-    pack_source   the seam by which packs are chosen, and the packs of the encoder's own choice
     upcoming      what a lane loads next, for whoever makes samples before the lane needs them
     observing     how long each sample takes, and reads, for an observer
     units         what a batch is made of: a sample, or a pack

@@ -301,7 +301,7 @@ class Lane:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if self.packs is not None and (own := self.packs.state()) is not None:
-            state["packs"] = own
+            state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
         if pending := self.pending:
@@ -332,7 +332,7 @@ class Lane:
         self.draws.resume(pending.queue, state.get("pending", {}).get("base"))
         self._buckets, self._open = pending.buckets, pending.open
         if self.packs is not None:
-            self.packs.seek(state.get("packs"), Held(pending.carried, pending.packs))
+            self.packs.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
         if self.draws.ahead is not None:
             refs = (part.ref for part in drawn.items())
             while self.draws.ahead.announce(refs):

@@ -370,15 +370,16 @@ class LaneView:
 
 MakerWrapper: TypeAlias = Callable[[Maker, LaneView], Maker]
 """Makes a maker that does something else, or more, from one that it may ask. It is called when a lane is opened, in the
-process that runs it.
+process that runs it. What it counts in `COUNTS.others` comes to the trainer, as `LoaderMetrics.others`.
 
     class Counting:
         def __init__(self, inner: Maker, lane: LaneView) -> None:
             self.inner = inner
 
         def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-            NUM_MADE.update(ref.source for ref in refs)
-            return self.inner.make(refs)
+            for ref, made in zip(refs, self.inner.make(refs), strict=True):
+                COUNTS.others[f"samples of source {ref.source}"] += len(parts_of(made))
+                yield made
 
     dataset = dataset.changed(wrappers=(*dataset.wrappers, Counting))
 """
@@ -400,8 +401,8 @@ class Trial:
         self._core, self._maker = maker, wrapped(maker, wrappers, view)
 
     def tried(self, ref: SampleRef) -> Outcome | None:
-        """The outcome of a sample, counted nowhere; None if it fails, or a plain function turns out to return a
-        generator: the lane is to make it in its order."""
+        """The outcome of a sample, counted nowhere but in `COUNTS.others`; None if it fails, or a plain function turns
+        out to return a generator: the lane is to make it in its order."""
         counts = COUNTS.saved()
         try:
             with no_arena(), self._core.hooks:

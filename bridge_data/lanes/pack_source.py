@@ -24,7 +24,8 @@ each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=
 
 A lane saves what its source holds as references, and what the source says itself as it is. So a lane that is restored
 goes on as if it had not been interrupted, if what a source does next follows from these two and the draws. When lanes
-are resharded, what they hold is dealt with the rest of the data.
+are resharded, what they hold becomes a part of the rest of the data, and their own states are lost, unless
+`PackSources.resharded` does better. The data set needs a `packing_buffer_size`, and an encoder that packs.
 """
 
 import collections

@@ -1,7 +1,7 @@
 """Who runs the lanes of a rank: the protocol `LanePool`, and this process as one, for loaders without workers.
 
-A loader has one pool for its whole life (see `pools`). The others are `workers.worker_pool`, and what an extension
-offers for the option `workers`.
+A loader has one pool for its whole life (see `pools`). The others are `workers.worker_pool`, and that of the
+plug-in for `workers=RayWorkers(...)`.
 """
 
 from __future__ import annotations

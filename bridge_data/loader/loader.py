@@ -226,7 +226,7 @@ class SavableDataLoader:
         is_in_step, self._is_in_step = self._is_in_step, False
         self._fetched = None
         for name, recorder in self._recorders.items():
-            recorder.note(self._position.index, item.notes[name])
+            recorder.note(self._position.index, item.notes.get(name))
         self._position.advance(item.state)
         self.meter.note(item.counts)
         self._is_in_step = is_in_step

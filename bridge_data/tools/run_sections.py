@@ -565,7 +565,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "blend", "micro_batches", "packs")
+    names = ("draws", "cursors", "blend", "micro_batches", "pack_source")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 

@@ -6,9 +6,8 @@
     launch       the trainer's end of the server: starts it, asks it for workers, shares it between loaders
     server       the process that starts workers and reaps them
     worker       the process that runs lanes
-    services     the seam by which features reach workers
     messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
-    services     what a feature adds to workers, opaque to all of these
+    services     the seam for what a feature adds to workers, opaque to all of these
     batches      batches, data sets and errors as bytes, with buffers by `samples.pickling`
     shared_buffers  the shared memory that batches are collated in
 

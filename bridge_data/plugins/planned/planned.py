@@ -593,7 +593,7 @@ def check_step(state: LoaderState, packs: JobPacks) -> None:
         StateError: if it is.
     """
     number = state.micro_batch_index
-    positions = [own["packs"]["position"][4:_NUM_FIXED] for own in state.lanes.values() if own]
+    positions = [own["pack_source"]["position"][4:_NUM_FIXED] for own in state.lanes.values() if own]
     was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
     if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
         raise StateError(
@@ -617,18 +617,18 @@ def resharded(state: LoaderState, num_lanes: int, lanes: Collection[int], packs:
                 f"lanes.{lane}: has samples that wait for their batch or group: other lanes need a state without such"
             )
     size, number = packs.batch_size, sum(lane.get("micro_batches", 0) for lane in state.lanes.values())
-    old = [LanePacks(packs, lane, state.num_lanes, own.get("packs")) for lane, own in sorted(state.lanes.items())]
+    old = [LanePacks(packs, lane, state.num_lanes, own.get("pack_source")) for lane, own in sorted(state.lanes.items())]
     slot = min(lane.next_slot() for lane in old) // size * size
     done = sorted({one for lane in old for one in lane.taken_from(slot)})
     start: dict[str, Any] = {"begin": {"draws": 0, "cursors": {}}, "position": [0]}
-    known = [own["packs"] for own in state.lanes.values() if own and own["packs"]["position"][0] <= slot]
+    known = [own["pack_source"] for own in state.lanes.values() if own and own["pack_source"]["position"][0] <= slot]
     best = max(known, key=lambda own: int(own["position"][0]), default=start)
     assigned: dict[int, LaneState] = {}
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
         position = [best["position"][0], place * size, slot, number, *packs.step(number), *done]
         own = {"begin": best["begin"], "position": position}
-        assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "packs": own}
+        assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "pack_source": own}
     return dataclasses.replace(
         state,
         generations=[(num_lanes, state.generations[-1][1])],

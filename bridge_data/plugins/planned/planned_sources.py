@@ -109,7 +109,7 @@ class PlannedSources(PackSources):
     def lane_packs(self, dataset: PackedData, lane: int, state: LoaderState) -> LanePacks:
         """The packs of a lane from its position in `state` on."""
         own = state.lanes.get(lane) or {}
-        return LanePacks(self.packs(dataset), lane, state.num_lanes, own.get("packs"), self.context)
+        return LanePacks(self.packs(dataset), lane, state.num_lanes, own.get("pack_source"), self.context)
 
     def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal for pack numbers to mean the same packs."""

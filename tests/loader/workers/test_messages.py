@@ -1,6 +1,7 @@
 import itertools
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_a_full_buffer_is_sent_once(data: Path) -> None:
     sizes = [len(pickle.dumps(change_of(before, state))) for before, state in zip([{}, *states], states, strict=False)]
     assert max(sizes) > 600
     assert sorted(sizes)[-5] < 200, "all but the few with which a buffer began"
+
+
+@pytest.mark.parametrize(
+    "own", [lambda n: {"position": [n]}, lambda n: [n, 7], lambda n: n + 1], ids=["dict", "list", "int"]
+)
+@pytest.mark.parametrize("pending", [{}, {"pending": {"packs": [[0, 1], [2]]}}], ids=["nothing waits", "packs wait"])
+def test_a_pack_source_has_any_state_of_its_own(own: Callable[[int], Any], pending: dict[str, Any]) -> None:
+    states = [{"draws": number, "pack_source": own(number), **pending} for number in range(3)]
+    received: dict[str, Any] = {}
+    for before, state in zip([{}, *states], states, strict=False):
+        received = changed(received, pickle.loads(pickle.dumps(change_of(before, state))))
+        assert received == state
 
 
 PACKS, BASE = [[0, 1], [2]], {"draws": 0}

@@ -287,7 +287,7 @@ def test_a_state_of_other_packs_is_refused(texts: Any, tmp_path: Path) -> None:
         measured_again = shutil.copytree(texts[0], tmp_path / "again")
         write_costs(measured_again, [length + 1 for length in texts[1]])
         Job(1, functools.partial(planned, measured_again), state)
-    state["lanes"]["0"]["packs"] = [0, 1]
+    state["lanes"]["0"]["pack_source"] = [0, 1]
     with pytest.raises(StateError, match=r"lanes\.0: .*packs"):
         Job(1, functools.partial(planned, texts[0]), state)
 
