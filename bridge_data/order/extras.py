@@ -38,9 +38,9 @@ class LaneExtra:
         return refs
 
     def note(self, index: int, refs: Sequence[SampleRef]) -> Any:
-        """Called with the samples of each micro-batch that was made, also if its step is skipped; `index` is its index in
-        the job, a reference has the number of a part of a sample. What it returns, picklable, comes with the micro-batch
-        to the loader (see `Recorder`)."""
+        """Called with the samples of each micro-batch that was made, also if its step is skipped; `index` is its index
+        in the job, a reference has the number of a part of a sample. What it returns, picklable, comes with the
+        micro-batch to the loader (see `Recorder`)."""
 
     def save(self) -> Any:
         """Plain JSON for the lane's state; None for nothing."""
