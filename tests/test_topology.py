@@ -75,7 +75,7 @@ def test_few_samples_come_from_one_lane_of_each_rank_unless_lanes_are_given(
 ) -> None:
     """The first overfit run that everybody makes: a batch has each of the two samples."""
     folder = write_texts(tmp_path, 2, per_shard=2, ratio="1,0,0")
-    topology._tell_few_samples.cache_clear()
+    topology._warn_few_samples.cache_clear()
 
     def drawn(num_batches: int, num_lanes: int = 0, **options: Any) -> list[list[int]]:
         config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes)

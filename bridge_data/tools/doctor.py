@@ -645,8 +645,8 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             code="lanes-of-later-ranks",
             level=Level.MIXES,
-            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there assigns the rest of the "
-            "epoch anew, in another order",
+            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there reshards the rest of the "
+            "epoch, in another order",
             change=change,
             gain="the same order on all of these numbers of ranks",
         )

@@ -72,7 +72,7 @@ def test_a_disk_that_was_full_for_a_while_costs_a_log_line_and_no_record(
         assert ledger_file(tmp_path, 0).stat().st_size > whole
         check(tmp_path, state)
     assert len(told(caplog, "can be written again")) == 1
-    assert sums_of(states[-1]) == sums_of(run(data, None, 1, fills_at + 30))
+    assert sums_of(states[-1]) == sums_of(run(data, tmp_path.with_name(f"{tmp_path.name}-alone"), 1, fills_at + 30))
     check(tmp_path, run(data, tmp_path, 2, 20, states[1]))
 
 
@@ -91,7 +91,7 @@ def test_what_is_more_than_may_be_kept_is_lost_and_said_to_be(
             loader.close()
     assert "LACKS micro-batches 60 to 64 of this rank" in caplog.messages[-1]
     assert sorted(number for number, _ in RunLedger(tmp_path)) == [*range(20), *range(40, 60)]
-    assert sums_of(state) == sums_of(run(data, None, 1, 60))
+    assert sums_of(state) == sums_of(run(data, tmp_path.with_name(f"{tmp_path.name}-alone"), 1, 60))
 
 
 def test_what_was_kept_is_written_or_lost_before_a_resume(

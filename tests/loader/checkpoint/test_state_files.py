@@ -68,7 +68,7 @@ def test_megatron_finds_the_state_where_it_looks(tmp_path: Path) -> None:
         ({name: value for name, value in make_state().items() if name != "lanes"}, "lanes: .*damaged"),
         (make_state() | {"lanes": 1}, "lanes: .*damaged"),
         ({STATE_KEY: {"dataset_state": 1}}, "not a loader state"),
-        ({STATE_KEY: make_state() | {"version": 99}}, "format 99"),
+        ({STATE_KEY: make_state() | {"version": 99}}, "version 99"),
         ({STATE_KEY: make_state(), "format": "bridge_data.checkpoint", "version": 9}, "got version 9 of the file"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
 from bridge_data.order import SampleRef
-from bridge_data.order.extras import LaneExtras, assigned, begun
+from bridge_data.order.extras import LaneExtras, begun, resharded_extras
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
 from bridge_data.plugins.ledger.ledger import Ledger, LedgerSums, ledger_line, sums_of
@@ -101,9 +101,9 @@ def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
 
 def test_what_was_before_a_reshard_is_counted_once() -> None:
     before = counted(state([0, 0]), {0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
-    after = state([2], **assigned(before, [Ledger(SOURCES)]))
+    after = state([2], **resharded_extras(before, [Ledger(SOURCES)]))
     assert sums_of(after) == sums_of(before) == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
-    assert sums_of(state([2, 2], **assigned(after, [Ledger(SOURCES)]))) == sums_of(before)
+    assert sums_of(state([2, 2], **resharded_extras(after, [Ledger(SOURCES)]))) == sums_of(before)
 
 
 def test_a_run_that_asks_for_no_ledger_drops_that_of_a_state() -> None:

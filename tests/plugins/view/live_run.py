@@ -87,5 +87,5 @@ class LiveRun:
 
     def page(self) -> TestClient:
         """The pages of its folder, from now on."""
-        run = NamedRun(path=str(self.data), dataset=self.dataset(), schedule=BatchSchedule(4, 2), told="As it is.")
+        run = NamedRun(path=str(self.data), dataset=self.dataset(), schedule=BatchSchedule(4, 2), summary="As it is.")
         return client(Site(DataCatalog(self.data, {}), lambda _: run, SavedRunReader(self.folder).read))

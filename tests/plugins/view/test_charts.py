@@ -55,7 +55,7 @@ def test_a_slow_encoder_is_stopped_and_what_was_seen_is_told(texts: Path, monkey
 
 def test_the_page_of_sizes_has_the_tokens_of_a_run(texts: Path) -> None:
     dataset = opened(texts, Words())
-    run = NamedRun(path=str(texts), dataset=dataset, schedule=None, told="")
+    run = NamedRun(path=str(texts), dataset=dataset, schedule=None, summary="")
     page = client(Site(DataCatalog(texts, {}), lambda _: run, has_encoder=True))
     html = page.get("/shapes").text
     assert "Length in tokens" in html and "38 values: 1 to 40 tokens" in html

@@ -175,7 +175,7 @@ def test_lanes_and_sizes_that_a_later_state_says_are_those_of_the_batches(live: 
 
     def open_run(saved: SavedRun) -> NamedRun:
         opened.append((saved.num_lanes, saved.num_per_step))
-        return NamedRun(path=str(live.data), dataset=live.dataset(), schedule=None, told="As it is.")
+        return NamedRun(path=str(live.data), dataset=live.dataset(), schedule=None, summary="As it is.")
 
     page = client(Site(DataCatalog(live.data, {}), open_run, SavedRunReader(live.folder).read))
     assert page.get("/batches").status_code == 200
@@ -208,7 +208,7 @@ def test_a_plan_has_the_tables_and_charts_of_the_command(tmp_path: Path) -> None
     measure(folder)
     options = {"packing": "planned", "planning_window": 40, "encoder": PackedWords()}
     data = rank_dataset(folder, 0, 1, schedule, assignment="tokens", **options)
-    run = NamedRun(path=str(folder), dataset=data, schedule=schedule, told="")
+    run = NamedRun(path=str(folder), dataset=data, schedule=schedule, summary="")
     page = client(Site(DataCatalog(folder, {}), lambda _: run))
     assert '<a href="/plan">Plan</a>' in page.get("/samples").text
     html = page.get("/plan?steps=7&ranks=2").text

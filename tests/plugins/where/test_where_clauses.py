@@ -164,7 +164,7 @@ def test_a_job_goes_on_with_another_number_of_ranks_and_the_same_condition_in_ot
         found += [text for batch in loader for text in batch.text]
     assert sorted(map(int, found)) == [number for number in range(SIZE) if number % 5]
     (other,) = job(write(folder, "path: texts", "where: index % 5 <> 1"), 1)
-    with pytest.raises(StateError, match="where"):
+    with pytest.raises(StateError, match="which samples are chosen"):
         other.restore_state_rank(state)
 
 
@@ -175,7 +175,7 @@ def test_a_state_is_refused_after_ones_own_columns_have_changed(folder: Path) ->
     pyarrow.parquet.write_table(table.append_column("other", table["score"]), folder / "scores.parquet")
     job(file, 1)[0].restore_state_rank(state)
     pyarrow.parquet.write_table(table.slice(20), folder / "scores.parquet")
-    with pytest.raises(StateError, match="where"):
+    with pytest.raises(StateError, match="which samples are chosen"):
         job(file, 1)[0].restore_state_rank(state)
 
 
