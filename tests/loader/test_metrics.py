@@ -55,7 +55,7 @@ class Packs(DefaultTaskEncoder):
         if number % 11 == 0:
             raise ValueError("broken")
         if sample.__key__.endswith(SLOW):
-            time.sleep(0.2)
+            time.sleep(1.0)
         return Tokens.derive_from(sample, tokens=torch.full((len(sample.text),), number))
 
     @stateless

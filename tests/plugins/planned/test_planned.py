@@ -288,7 +288,7 @@ def test_a_state_of_other_packs_is_refused(texts: Any, tmp_path: Path) -> None:
         write_costs(measured_again, [length + 1 for length in texts[1]])
         Job(1, functools.partial(planned, measured_again), state)
     state["lanes"]["0"]["pack_source"] = [0, 1]
-    with pytest.raises(StateError, match=r"lanes\.0: .*packs"):
+    with pytest.raises(StateError, match=r"lanes\.0: .*pack_source"):
         Job(1, functools.partial(planned, texts[0]), state)
 
 
