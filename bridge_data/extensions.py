@@ -27,6 +27,7 @@ Without the folder `bridge_data/plugins` the table is empty, and everything else
 
 import functools
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,20 +51,40 @@ def names_of_extensions(kind: str) -> list[str]:
     return [*plugin_table().get(kind, ())]
 
 
+@functools.cache
+def _offered(kind: str, path: tuple[str, ...]) -> Mapping[str, list[Any]]:
+    """The entry points of one kind that the packages on `path` have, by name."""
+    found: dict[str, list[Any]] = {}
+    for entry_point in importlib.import_module("importlib.metadata").entry_points(group=f"bridge_data.{kind}"):
+        found.setdefault(entry_point.name, []).append(entry_point)
+    return found
+
+
 def names_of_others(kind: str) -> list[str]:
     """The names of one kind that other packages offer."""
-    entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
-    return [entry_point.name for entry_point in entry_points(group=f"bridge_data.{kind}")]
+    return [*_offered(kind, tuple(sys.path))]
 
 
 def find_extension(kind: str, name: str) -> Any | None:
-    """The object of this kind and name; None if nobody offers it."""
+    """The object of this kind and name; None if nobody offers it.
+
+    Raises:
+        ConfigError: if two packages offer one, or it cannot be imported from the package that does.
+    """
     if (target := plugin_table().get(kind, {}).get(name)) is not None:
         module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute)
-    entry_points = importlib.import_module("importlib.metadata").entry_points  # here: it is rarely needed
-    for entry_point in entry_points(group=f"bridge_data.{kind}", name=name):
-        return entry_point.load()
+    offered = _offered(kind, tuple(sys.path)).get(name, ())
+    places = {f"{one.value} of {one.dist.name if one.dist else 'an unknown package'}": one for one in offered}
+    if len(places) > 1:
+        raise ConfigError(
+            f"the entry point {name!r} of 'bridge_data.{kind}' is offered twice: {', '.join(places)}; uninstall one"
+        )
+    for place, entry_point in places.items():
+        try:
+            return entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"the entry point {name!r} of 'bridge_data.{kind}', {place}: {error}") from error
     return None
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 import bridge_data
+from bridge_data.data.withheld import FORGOTTEN_JSONL
+from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from tests.prepared import write_texts
 
 CONTRACTS = (
     *("tests/properties/test_machine.py", "tests/properties/test_resume.py", "tests/test_golden_order.py"),
@@ -61,6 +64,27 @@ def run(core: Path, *arguments: str) -> str:
 @pytest.mark.processes
 def test_a_usual_job_needs_no_plugin(core: Path) -> None:
     assert "right" in run(core, "-m", "tests.usual_job")
+
+
+OPENS = """
+import sys
+from bridge_data import WorkerConfig, get_val_dataset
+from bridge_data.errors import ConfigError
+
+try:
+    get_val_dataset(sys.argv[1], split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=1)
+except ConfigError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.processes
+def test_a_list_of_samples_not_to_be_read_is_refused_where_nothing_reads_it(core: Path, tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "texts", 20)
+    assert run(core, "-c", OPENS, str(data)) == ""
+    forget_samples(data, ["000003"], "asked for")
+    found = run(core, "-c", OPENS, str(data))
+    assert "refused:" in found and FORGOTTEN_JSONL in found and "plug-in" in found
 
 
 @pytest.mark.processes

@@ -11,13 +11,21 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records
+from bridge_data import storage
+from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, derivation_of
 from bridge_data.errors import ForgottenSampleError
-from bridge_data.extensions import find_extension
-from bridge_data.storage import Location
+from bridge_data.extensions import extension, find_extension
+from bridge_data.storage import Location, location
 
 SampleKey = tuple[str, str]
 """(shard, key)."""
+
+FORGOTTEN_JSONL = "forgotten.jsonl"
+"""The list of a prepared data set, in its `.nv-meta`."""
+
+FORGOTTEN_BRIDGE = "_forgotten.bridge"
+"""The list of the folder that it is in."""
 
 
 class ShardStamp(NamedTuple):
@@ -98,10 +106,26 @@ def withheld(records: Records) -> Withheld:
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
+        ConfigError: if there is a list, and nothing installed that reads it.
     """
     find = _finder("records")
-    found: Withheld = Nothing() if find is None else find(records)
+    if find is None:
+        _refuse_lists(records)
+        return Nothing()
+    found: Withheld = find(records)
     return found
+
+
+def _refuse_lists(records: Records) -> None:
+    """Refuse data with a list that nobody can read: its samples would be read without a word."""
+    if (derivation := derivation_of(records)) is not None:
+        for member in derivation.members:
+            _refuse_lists(member)
+    elif (files := files_of(records)) is not None:
+        for folder in dict.fromkeys((files.root, *(location(path).parent for path in files.paths))):
+            for name in (f"{META_FOLDER}/{FORGOTTEN_JSONL}", FORGOTTEN_BRIDGE):
+                if storage.is_file(folder / name):
+                    extension("withheld", "records", needed_by=f"{folder / name}, a list of samples not to be read,")
 
 
 def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:

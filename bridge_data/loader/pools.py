@@ -1,7 +1,7 @@
 """Which `LanePool` a loader has.
 
-Reads its data set and its options. Returns the pool: this process if there are no workers, worker processes, or what an
-extension offers for the option `workers`; with a thread around it that pins batches, if they come from workers.
+Reads its data set and its options. Returns the pool: this process if there are no workers, worker processes, or Ray
+actors, by a plug-in, if `workers=RayWorkers(...)`; with a thread around it that pins batches, if they come from workers.
 """
 
 from bridge_data.extensions import extension

@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from bridge_data import StateError
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_JSONL
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL
 from tests.properties.machine import (
     EXAMPLES,
     NUM_COPIES,

@@ -23,14 +23,12 @@ from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, ShardSet
 from bridge_data.data.sample_keys import find, fix_repeated_keys
 from bridge_data.data.sample_lookup import meanings
-from bridge_data.data.withheld import ShardStamp, files_of
+from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, ShardStamp, files_of
 from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan.declared import Reference, Scope
 from bridge_data.plan.formats import format_of
 from bridge_data.plugins.forget.tombstones import (
-    FORGOTTEN_BRIDGE,
-    FORGOTTEN_JSONL,
     ShardTombstones,
     Tombstones,
     TombstoneVersion,

@@ -25,15 +25,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.data.withheld import ShardStamp, StoredFiles
+from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, ShardStamp, StoredFiles
 from bridge_data.errors import DatasetError, bridge_command, listed
 from bridge_data.storage import Location, is_remote, location
-
-FORGOTTEN_JSONL = "forgotten.jsonl"
-"""The list of a prepared data set, in its `.nv-meta`."""
-
-FORGOTTEN_BRIDGE = "_forgotten.bridge"
-"""The list of the folder that it is in."""
 
 ACTIONS = ("forget", "restore", "renew")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_JSONL
+from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet

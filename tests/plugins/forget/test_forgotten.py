@@ -15,9 +15,9 @@ from bridge_data import (
 )
 from bridge_data.data import ShardReader
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_JSONL
 from tests.prepared import train_dataset, val_dataset, write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, items_in
 

@@ -17,6 +17,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.data.metadata import BRIDGE_INDEX, META_FOLDER
+from bridge_data.data.withheld import FORGOTTEN_BRIDGE
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plugins.forget.tombstone_writing import (
@@ -25,7 +26,7 @@ from bridge_data.plugins.forget.tombstone_writing import (
     read_tombstones,
     renew_tombstones,
 )
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_BRIDGE, digest_of
+from bridge_data.plugins.forget.tombstones import digest_of
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CrudeSample, TextSample

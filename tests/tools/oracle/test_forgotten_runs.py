@@ -7,9 +7,9 @@ import pytest
 
 from bridge_data import ConfigError, StateError
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.forget.tombstones import FORGOTTEN_JSONL
 from bridge_data.tools.oracle import RunOrder
 from tests.plugins.ledger.test_ledger_files import run as logged_run
 from tests.prepared import write_texts

@@ -1,0 +1,46 @@
+"""What other packages offer by entry points is found, or is an error that names the package."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.extensions import extension, find_extension, names_of_others
+
+
+def install(site: Path, package: str, entry_points: str) -> None:
+    """A package with these entry points of the kind `stores`."""
+    folder = site / f"{package}-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[bridge_data.stores]\n{entry_points}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return tmp_path
+
+
+def test_what_another_package_offers_is_found_and_what_nobody_does_is_named(site: Path) -> None:
+    install(site, "theirs", "ours = pathlib:Path")
+    assert find_extension("stores", "ours") is Path
+    assert "ours" in names_of_others("stores")
+    assert find_extension("stores", "nobodys") is None
+    with pytest.raises(ConfigError, match=r"nobodys://.*'nobodys'.*bridge_data\.stores"):
+        extension("stores", "nobodys", needed_by="nobodys://")
+
+
+def test_a_name_that_two_packages_offer_is_refused(site: Path) -> None:
+    install(site, "one", "same = pathlib:Path")
+    install(site, "two", "same = pathlib:PurePath")
+    with pytest.raises(ConfigError, match=r"'same'.*twice: .*(one|two).*(one|two)"):
+        find_extension("stores", "same")
+
+
+@pytest.mark.parametrize("target", ["no_such_module_anywhere:Store", "pathlib:NoSuchName"])
+def test_what_cannot_be_imported_names_its_package(site: Path, target: str) -> None:
+    install(site, "broken", f"lost = {target}")
+    with pytest.raises(ConfigError, match=rf"'lost'.*{target} of broken"):
+        find_extension("stores", "lost")
