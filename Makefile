@@ -50,7 +50,7 @@ test: setup
 # annotations, dataclasses and imports of users' modules; tars, paths and recursion; trainers, tokenizers and the command
 # line. Left out is what is arithmetic or our own format, the same on each version: order and oracle, every kind of file
 # in all its variants and damages, object stores, kills, docs.
-MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task tools/cli tools/view \
+MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task tools/cli plugins/view \
   lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
   prepare/converters/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
   plugins/planned plugins/sharing data/test_prepared.py data/test_records_contract.py data/test_tar_files.py \

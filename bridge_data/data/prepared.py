@@ -48,6 +48,7 @@ from bridge_data.data.records import (
     Records,
     contents_of,
     shard_identities,
+    stored_place,
     stored_records,
     verified,
 )
@@ -99,7 +100,7 @@ class ShardSet:
     others: Mapping[str, int] = dataclasses.field(default_factory=dict)
     read_bytes = READ_BYTES
 
-    @property
+    @functools.cached_property
     def shards(self) -> list[tuple[str, int]]:
         return list(zip(self.names, self.counts, strict=True))
 
@@ -215,6 +216,12 @@ class ShardSet:
     def fix_command(self) -> str:
         """What makes an index of its keys, for messages."""
         return f"`{bridge_command('prepare', self.root, '--tar-index-only')}`"
+
+
+@stored_place.register
+def _place(shards: ShardSet, index: int) -> str:
+    """The shard: numbers in it would be taken for keys."""
+    return shards.names[shards.locate(index)[0]]
 
 
 @contents_of.register
@@ -616,7 +623,7 @@ def _excluded_keys(exclude: Iterable[str], names: Sequence[str]) -> dict[int, se
 
 
 def _scan_headers(shards: ShardSet, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-    """`Records.find` without any index of keys."""
+    """`find` without any index of keys."""
     own = enumerate(read_keys(shards, range(shards.num_samples)))
     return ((number, key) for number, key in own if key in keys)
 

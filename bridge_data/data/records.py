@@ -232,14 +232,21 @@ def split_part_of(records: Records) -> str:
 
 
 def place_of(records: Records, index: int) -> str:
-    """Where sample `index` is stored, for messages, without reading it: `shard/number`, where shards of one name count
-    as one."""
-    stored, number = stored_records(records), stored_number(records, index)
+    """Where sample `index` is stored, for messages, without reading it; of records that are made of several, where the
+    first of these has it."""
+    while (derivation := derivation_of(records)) is not None:
+        records, index = derivation.members[0], derivation.row(index)[0]
+    return stored_place(records, index)
+
+
+@functools.singledispatch
+def stored_place(records: Records, index: int) -> str:
+    """`shard/number`, where shards of one name count as one."""
     first = 0
-    for name, run in itertools.groupby(stored.shards, key=lambda shard: shard[0]):
+    for name, run in itertools.groupby(records.shards, key=lambda shard: shard[0]):
         count = sum(count for _, count in run)
-        if number < first + count:
-            return f"{name}/{number - first}"
+        if index < first + count:
+            return f"{name}/{index - first}"
         first += count
     raise IndexError(f"{label_of(records)}: there is no sample {index}")
 

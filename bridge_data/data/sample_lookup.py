@@ -3,7 +3,7 @@
 Reads records, and a name: the `__key__` that batches and errors show (`a.tar/0001`; of a JSONL file the number of the
 line), `SHARD:KEY`, or the key alone, `0001`. If needed, a shard may be preceded by the folder of its data set
 (`photos/a.tar:0001`). Returns where the one matching sample is among the records; raises a `ConfigError` that lists the
-candidates if there are several. See `Records.find` for how long that takes.
+candidates if there are several. See `sample_keys.find` for how long that takes.
 
 Reads names of parts as their shard has them, `0001.jpg`, or if samples of several shards have the key, `a.tar/0001.jpg`
 or `a.tar:0001.jpg`. Returns the bytes that the shard holds under this name; raises an error that says whether the name

@@ -8,6 +8,7 @@ A class of records whose samples are in files registers `files_of`.
 """
 
 import functools
+import os
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -122,10 +123,22 @@ def _refuse_lists(records: Records) -> None:
         for member in derivation.members:
             _refuse_lists(member)
     elif (files := files_of(records)) is not None:
-        for folder in dict.fromkeys((files.root, *(location(path).parent for path in files.paths))):
-            for name in (f"{META_FOLDER}/{FORGOTTEN_JSONL}", FORGOTTEN_BRIDGE):
-                if storage.is_file(folder / name):
-                    extension("withheld", "records", needed_by=f"{folder / name}, a list of samples not to be read,")
+        _refuse_lists_of(files)
+
+
+def _refuse_lists_of(files: StoredFiles) -> None:
+    """The same, of files: with a list beside one, or in a folder above it, also where a link leads to."""
+    folders: dict[Location, None] = {}
+    for path in (str(files.root / "."), *files.paths):
+        for known in (path,) if storage.is_remote(path) else (path, os.path.realpath(path)):
+            folder = location(known).parent
+            while folder not in folders:
+                folders[folder] = None
+                folder = folder.parent
+    for folder in folders:
+        for name in (f"{META_FOLDER}/{FORGOTTEN_JSONL}", FORGOTTEN_BRIDGE):
+            if storage.is_file(folder / name):
+                extension("withheld", "records", needed_by=f"{folder / name}, a list of samples not to be read,")
 
 
 def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:
@@ -133,9 +146,13 @@ def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since it was written.
+        ConfigError: if there is a list, and nothing installed that reads it.
     """
     find = _finder("files")
-    found: Iterable[tuple[int, int, str]] = () if find is None else find(files)
+    if find is None:
+        _refuse_lists_of(files)
+        return []
+    found: Iterable[tuple[int, int, str]] = find(files)
     return list(found)
 
 

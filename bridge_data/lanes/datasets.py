@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
-from bridge_data.data.records import verified
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
@@ -206,8 +205,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
     plan = _opened(data, split_part, options, training=training)
     if options.verify_digests:
-        sources = [dataclasses.replace(source, records=verified(source.records)) for source in plan.sources]
-        plan = dataclasses.replace(plan, sources=tuple(sources))
+        plan = dataclasses.replace(plan, sources=tuple(source.verified() for source in plan.sources))
     wanted = options.sample_type
     if wanted is not None and not isinstance(wanted, type):
         raise ConfigError(f"sample_type={wanted!r}: expected a class")

@@ -1,8 +1,8 @@
 """Which `LanePool` a loader has.
 
 Reads its data set and its options. Returns the pool: this process if there are no workers, worker processes, or Ray
-actors, by a plug-in, if `workers=RayWorkers(...)`; with a thread around it that pins batches, if they come from workers.
-"""
+actors, by a plug-in, if `workers=RayWorkers(...)`; with a thread around it that pins batches, if they come from
+workers."""
 
 from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset

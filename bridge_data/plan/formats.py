@@ -11,7 +11,6 @@ word for one that is asked of each folder that nobody prepared; it is imported o
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
@@ -310,8 +309,8 @@ def _by_ending(path: str) -> Iterator[type[Format] | None]:
     endings = [name for name in names_of_extensions(_KIND) if name.startswith(".")]
     yield from (find_extension(_KIND, ending) for ending in endings if path.endswith(ending))
     yield from (line.kind for line in FORMATS if path.endswith(line.endings))
-    if (ending := PurePosixPath(path).suffix) and ending not in endings:
-        yield find_extension(_KIND, ending)
+    others = (name for name in names_of_others(_KIND) if name.startswith(".") and name not in endings)
+    yield from (find_extension(_KIND, ending) for ending in others if path.endswith(ending))
 
 
 def _in_folders() -> Iterator[type[Format] | None]:
@@ -343,7 +342,7 @@ def format_of(path: str) -> Format:
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
-    names = (name for name in names_of_extensions(_KIND) if name.startswith("."))
+    names = (name for name in (*names_of_extensions(_KIND), *names_of_others(_KIND)) if name.startswith("."))
     endings = dict.fromkeys((*names, *(ending for line in FORMATS for ending in line.endings if ending)))
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data import Records, Subset, SubsetRange
-from bridge_data.data.records import contents_of, count_samples, fingerprint_of, place_of
+from bridge_data.data.records import contents_of, count_samples, fingerprint_of, place_of, verified
 from bridge_data.data.withheld import Withheld, withheld
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -134,6 +134,16 @@ class Source:
             DatasetError: if a list of them is damaged, or files have changed since.
         """
         return withheld(self.records)
+
+    def verified(self) -> Source:
+        """The same source; reading raises a `DatasetError` if a part differs from what was prepared.
+
+        Raises:
+            ConfigError: if the data have no digests.
+        """
+        made = dataclasses.replace(self, records=verified(self.records))
+        vars(made)["withheld"] = self.withheld  # as it was when the plan was opened
+        return made
 
     @functools.cached_property
     def fingerprint(self) -> str:

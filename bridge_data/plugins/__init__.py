@@ -1,7 +1,7 @@
 """Features behind the seams of the core, and `TABLE`, which says where the core finds them.
 
 A plug-in is a folder here, or a package of somebody else. It imports the core, and no other plug-in; the core imports
-none, and never names one: with this folder deleted, it works on. What it needs of a feature is the protocol of a seam:
+none: with this folder deleted, it works on. What it needs of a feature is the protocol of a seam:
 
     Format         data in files of a kind: opened as `Records`, with a reader      plan/formats.py, data/records.py
     Store          the objects of a URL scheme                                      storage/store.py

@@ -152,6 +152,7 @@ class JoinReader(RecordReader):
     def __init__(self, records: JoinRecords) -> None:
         self._records = records
         self._readers = [member.reader() for member in records.members]
+        self._sizes = [count_samples(member) for member in records.members]
         self.dataset_path = str(records.root)
 
     def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
@@ -190,7 +191,7 @@ class JoinReader(RecordReader):
         if not 0 <= index < records.num_samples:
             raise IndexError(f"join of {label_of(records)}: sample {index} of {records.num_samples}")
         row = records.index.row(index)
-        sizes = list(map(count_samples, records.members))
+        sizes = self._sizes
         if row[0] < 0 or not all(-1 <= number < size for number, size in zip(row, sizes, strict=True)):
             raise DatasetError(
                 f"{records.index.path}: row {index} of the index of the join is {row}, of data sets of {sizes} "

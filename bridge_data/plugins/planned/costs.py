@@ -127,6 +127,7 @@ class CostTable:
     def __init__(self, records: Records, path: Location, facts: CostFacts, limits: CostLimits | None = None) -> None:
         self._records, self._path, self.facts, self._limits = records, path, facts, limits
         self._mapped: CostArrays | None = None
+        self._num_samples = count_samples(records)
 
     def within(self, limits: CostLimits) -> CostTable:
         """The costs of what packs with these `limits` take of the samples."""
@@ -215,7 +216,7 @@ class CostTable:
     def _spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], CostArrays]:
         """(first part, number of parts) of each sample, and the columns."""
         numbers = np.asarray(indices, np.int64)
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count_samples(self._records):
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self._num_samples:
             raise IndexError(f"{self._records.root}: samples {numbers.min()} to {numbers.max()} are not all there")
         numbers, arrays = self._stored(numbers), self._arrays()
         starts = arrays.offsets[numbers].astype(np.int64)

@@ -160,7 +160,7 @@ class TableRecords:
         """The number of the first group of each file, and the number of all groups."""
         return [0, *itertools.accumulate(file.num_groups for file in self.files)]
 
-    @property
+    @functools.cached_property
     def shards(self) -> list[tuple[str, int]]:
         """The groups, by the names of their files."""
         names = (file.name for file in self.files for _ in range(file.num_groups))

@@ -86,6 +86,13 @@ class SampleChoice:
         return evaluate(records, clauses).between(0, num_samples) if num_samples else ()
 
     @staticmethod
+    def count(records: Records, clauses: Sequence[WhereClause]) -> int:
+        """How many samples all clauses hold for."""
+        from bridge_data.plugins.where.choosing import evaluate
+
+        return evaluate(records, clauses).num_chosen if count_samples(records) else 0
+
+    @staticmethod
     def shown(clauses: Sequence[WhereClause]) -> str:
         """The predicates, for messages."""
         from bridge_data.plugins.where.choosing import shown

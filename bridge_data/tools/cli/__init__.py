@@ -8,6 +8,7 @@ when it is called, so none waits for another's imports.
 import atexit
 import gc
 import importlib
+import importlib.util
 import io
 import sys
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import click
 
 from bridge_data.errors import BridgeDataError
-from bridge_data.extensions import find_extension
+from bridge_data.extensions import extension, find_extension, names_of_others
 from bridge_data.tools.cli.terminal import in_cli_words
 
 
@@ -61,18 +62,24 @@ class _Commands(click.Group):
     """Imports commands when they are called, and turns our own errors into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(dict.fromkeys((*_COMMANDS, *names_of_others("commands"))))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        command: click.Command | None = find_extension("commands", name)
-        if command is None and name in _COMMANDS:
-            module = importlib.import_module(f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command")
-            command = getattr(module, name.replace("-", "_"))
+        command: click.Command | None
+        module = f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command"
+        if name in _COMMANDS and importlib.util.find_spec(module) is not None:
+            command = getattr(importlib.import_module(module), name.replace("-", "_"))
+        elif name in _COMMANDS:
+            command = extension("commands", name, needed_by=f"bridge-data {name}")
+        else:
+            command = find_extension("commands", name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            others = {name: self.get_command(ctx, name) for name in self.list_commands(ctx) if name not in _COMMANDS}
+            helps = {name: command.get_short_help_str(200) for name, command in others.items() if command is not None}
+            formatter.write_dl([*_COMMANDS.items(), *helps.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):

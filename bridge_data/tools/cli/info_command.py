@@ -215,7 +215,7 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[Clause]) -> tuple[dict[s
     chosen: list[dict[str, Any]] = [
         {
             "split_part": split_part_of(records),
-            "num_chosen": len(where.numbers(records, clauses)),
+            "num_chosen": where.count(records, clauses),
             "num_samples": count_samples(records),
         }
         for records in parts
