@@ -149,7 +149,7 @@ def test_a_sample_is_described_by_its_key_also_where_the_data_is_gone(tmp_path: 
     made = train(write_texts(tmp_path / "d", 120))
     assert made.describe(SampleRef(0, 2, 55)) == "data-0001.tar/000055 of d/train (epoch 2, index 55)"
     (tmp_path / "d" / "data-0001.tar").unlink()
-    assert made.describe(SampleRef(0, 2, 55)) == "data-0001.tar/5 of d/train (epoch 2, index 55)"
+    assert made.describe(SampleRef(0, 2, 55)) == "data-0001.tar of d/train (epoch 2, index 55)"
 
 
 def test_a_dataset_travels_without_what_it_has_opened(folder: Path) -> None:
