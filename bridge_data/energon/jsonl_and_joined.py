@@ -17,7 +17,7 @@ from bridge_data.plan.blending import Plan
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.source import EpochsPerShuffle, Parts, Source
 from bridge_data.plugins.joins.join import assemble
-from bridge_data.plugins.joins.joined_loader import Join
+from bridge_data.plugins.joins.joined_reader import Join
 from bridge_data.plugins.joins.joins import open_join_at
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.storage import Location, location, on_disk

@@ -17,7 +17,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.decode import Loader, open_loader
+from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import extension
 from bridge_data.lanes.assembly import Assembly
@@ -45,7 +45,7 @@ from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -181,7 +181,7 @@ class LaneDataset:
         """The first samples of this rank's first lane, as stored."""
         state = self.new_state()
         drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
-        return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
+        return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job."""
@@ -292,7 +292,7 @@ class LaneDataset:
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
             unread = [one for one in (extras, *kept) if isinstance(one, Container)]
-            ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
+            ahead = ReadAhead(self._readers, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(watch=watch),
@@ -313,7 +313,7 @@ class LaneDataset:
         return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
-        """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
+        """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
         if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
@@ -326,8 +326,8 @@ class LaneDataset:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
             of_process, max_open_bytes = self._lanes_of_process(num_lanes), self.worker_config.max_open_bytes
             cuts = plan_blocks(self.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
-        for loader, cut in zip(self._loaders, cuts, strict=True):
-            loader.read_in_blocks(cut, self._budget)
+        for reader, cut in zip(self._readers, cuts, strict=True):
+            reader.read_in_blocks(cut, self._budget)
 
     def _lanes_of_process(self, num_lanes: int) -> int:
         """The most lanes that a process runs, if the job has `num_lanes`."""
@@ -360,7 +360,7 @@ class LaneDataset:
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
-        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
+        """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
         return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
 
     @functools.cached_property
@@ -391,16 +391,16 @@ class LaneDataset:
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         names = SourceNaming(names=order.source_names, keys=order.source_keys)
         limit = "" if batching.packing_buffer_size is None else self.pack_sources.limit
-        return EncodingMaker(self._loaders, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
+        return EncodingMaker(self._readers, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
         return None if self.make_observer is None else self.make_observer(self.order.source_keys)
 
     @functools.cached_property
-    def _loaders(self) -> list[Loader]:
+    def _readers(self) -> list[SourceReader]:
         decoder = self.task_encoder.decoder
-        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
+        return [open_source_reader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

@@ -25,7 +25,7 @@ from bridge_data import (
 )
 from bridge_data.data import SubsetRange
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.energon import get_dataset_from_config
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.samples import edataclass
@@ -46,7 +46,7 @@ class Sized(TextSample):
 
 
 def loaded(source: Any, index: int = 3) -> Any:
-    return SampleLoader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+    return SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
 
 
 def test_a_factory_is_what_its_dataset_yaml_would_be(folder: Path) -> None:
@@ -140,7 +140,7 @@ ONLY_TEXT = {"txt": "t3"}
     ],
 )
 def test_a_sample_is_what_the_settings_make_of_its_parts(folder: Path, make: Any, expected: dict[str, Any]) -> None:
-    sample: Any = SampleLoader(make(folder).source(), SampleDecoder()).load(3)
+    sample: Any = SingleSourceReader(make(folder).source(), SampleDecoder()).load(3)
     found = sample if isinstance(sample, dict) else {one.name: getattr(sample, one.name) for one in fields(sample)}
     assert {name: value for name, value in found.items() if not name.startswith("__")} == expected
 
