@@ -19,7 +19,7 @@ from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.assembly import Assembly
 from bridge_data.lanes.lane import Lane, OpenPacks
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
@@ -30,7 +30,7 @@ from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.units import Batching
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
-from bridge_data.order.extras import LaneExtras, StateExtra, begun, resharded_extras
+from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.sample_blend import BlendRule
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
@@ -44,6 +44,9 @@ from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
+
+_COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
+"""Draws from the sources of a plan by shares of the cost that its weights count."""
 
 _OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
@@ -102,7 +105,7 @@ class LaneDataset:
         self.extras: tuple[StateExtra, ...] = ()
         """What features do in the lanes, and keep in the states."""
         if any(source.withheld for source in plan.sources):
-            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
             self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
@@ -235,9 +238,7 @@ class LaneDataset:
         seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
         rule: BlendRule | None = None
         if unit != SAMPLES and self._shuffle is not None:
-            rule = extension("features", "cost_weights", needed_by=f"weight_unit: {unit}")(
-                plan, self.task_encoder, batching
-            )
+            rule = _COST_WEIGHTS.get(needed_by=f"weight_unit: {unit}")(plan, self.task_encoder, batching)
         return PlanOrder(plan, seed, self._shuffle, size, rule)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:

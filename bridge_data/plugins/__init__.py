@@ -46,7 +46,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
-        "planned": "bridge_data.plugins.planned.planned_sources:planned",
         "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
@@ -61,6 +60,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "nodes": {
         "join": "bridge_data.plugins.joins.declared_join:declare_join",
+    },
+    "packings": {
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",

@@ -21,7 +21,7 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
     get_val_dataset,
-    options,
+    ignored,
 )
 from bridge_data.data import SubsetRange
 from bridge_data.decode import SampleDecoder
@@ -170,7 +170,7 @@ def test_unknown_settings_are_refused_and_those_without_meaning_warned_of(
 ) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'shuffel'"):
         TextWebdataset(folder, shuffel=3, **TEXTS)
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(ignored, "_warned", set())
     with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
         TextWebdataset(folder, parallel_shard_iters=4, **TEXTS)
 
