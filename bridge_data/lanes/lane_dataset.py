@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
 from bridge_data import storage
 from bridge_data.data import RawSample
@@ -33,7 +33,7 @@ from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.sample_blend import BlendRule
-from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
+from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
@@ -138,9 +138,8 @@ class LaneDataset:
             return first
         if first.num_lanes != last.num_lanes:
             return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
-        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
-        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
-        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        kept = {lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
     @property
@@ -192,6 +191,21 @@ class LaneDataset:
         """A copy with other attributes. It opens its own handles, as a worker does: `__getstate__` leaves those of this
         one out."""
         vars(changed := copy.copy(self)).update(attributes)
+        return changed
+
+    def batched(self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]) -> Self:
+        """The same data set in batches of `batch_size`, as another task encoder makes them.
+
+        Raises:
+            ConfigError: if what was added to it does not allow this encoder.
+        """
+        changed, size = copy.copy(self), batch_size or 1
+        changed.task_encoder = task_encoder
+        changed.batching = dataclasses.replace(self.batching, batch_size=batch_size, drop_last=drop_last)
+        if self._shuffle is not None:
+            changed.worker_config = self.worker_config.for_samples(self.plan.num_samples, size)
+        changed.order = changed.order_of(self.plan, changed.batching)
+        changed.pack_sources = self.pack_sources.batched(changed)
         return changed
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
@@ -286,7 +300,7 @@ class LaneDataset:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
-        ahead, own = None, state.lanes.get(lane) or None
+        ahead, own = None, state.lanes.get(lane, {})
         extras = LaneExtras(self.extras, lane, state) if self.extras else None
         wrappers = (*self.wrappers, *wrappers)
         if self._is_remote:
@@ -299,7 +313,7 @@ class LaneDataset:
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
-            state=own,
+            state=own if has_started(own) else None,
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
             extras=extras,

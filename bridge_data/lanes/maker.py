@@ -342,6 +342,8 @@ class LaneView:
 
     number: int
     """Of the lane; -1 of a `Trial`, which is for samples of any."""
+    num_lanes: int
+    """Of the job; 0 of a `Trial`."""
     times: SampleTimes
     new_upcoming: Callable[[], Upcoming] | None
     """Makes another view of what the lane loads next; None for a `Trial`."""
@@ -397,7 +399,7 @@ class Trial:
     inside some `wrappers`."""
 
     def __init__(self, maker: EncodingMaker, wrappers: Sequence[MakerWrapper]) -> None:
-        view = LaneView(number=-1, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
+        view = LaneView(number=-1, num_lanes=0, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
         self._core, self._maker = maker, wrapped(maker, wrappers, view)
 
     def tried(self, ref: SampleRef) -> Outcome | None:

@@ -112,6 +112,14 @@ class PackSources:
     modules: tuple[str, ...] = ()
     """What its sources import on first use."""
 
+    def batched(self, dataset: PackedData) -> "PackSources":
+        """Those of `dataset`, which was made of the one with these: its batches have another size and another encoder.
+
+        Raises:
+            ConfigError: if there are none for this encoder.
+        """
+        return self
+
     def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal, beside the order and the sizes, for a state to mean the same packs."""
         return {}

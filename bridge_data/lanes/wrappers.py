@@ -8,7 +8,6 @@ are those of any data set.
 `LimitDataset` and `RepeatDataset` change how long a pass over a data set is.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -139,15 +138,8 @@ class BatchDataset(LaneDataset):
         _set_hook(encoder, "batch", functools.partial(_callable("BatchDataset: batcher", batcher)), failure_tolerance)
         if is_overridden(inner.task_encoder, "encode_batch"):
             encoder.encode_batch = _unchanged  # type: ignore[method-assign]
-        super().__init__(
-            inner.plan,
-            shuffle=inner.order.shuffle,
-            batching=dataclasses.replace(inner.batching, batch_size=int(batch_size), drop_last=drop_last),
-            task_encoder=encoder,
-            worker_config=inner.worker_config,
-        )
-        for name in ("cache_pool", "make_observer", "skips", "bare_keys"):
-            setattr(self, name, getattr(inner, name))
+        vars(self).update(vars(inner.batched(int(batch_size), drop_last=drop_last, task_encoder=encoder)))
+        self.work()
 
 
 def LimitDataset(

@@ -252,7 +252,7 @@ class Cursor:
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
-        self.seek({"draws": 0, "cursors": {}})
+        self.seek({})
 
     @property
     def num_samples(self) -> Sequence[int]:
@@ -361,9 +361,9 @@ class Cursor:
         return copied
 
     def seek(self, state: State) -> None:
-        """Continue from a position that `state()` returned."""
-        self.draws = state["draws"]
-        self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
+        """Continue from a position that `state()` returned; from the beginning, if `state` has none."""
+        self.draws = state.get("draws", 0)
+        self._saved, self._saved_inboxes = dict(state.get("cursors", {})), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
         self._inboxes: dict[int, Inbox] = {}
         if self._saved_inboxes:

@@ -81,6 +81,10 @@ class PlannedSources(PackSources):
         vars(made).update(attributes, _packs=None)
         return dataset.changed(pack_sources=made)
 
+    def batched(self, dataset: PackedData) -> "PlannedSources":
+        """Those by the cost index for the encoder of `dataset`."""
+        return PlannedSources(costs_of_sources(dataset), self.assignment, self.context)
+
     def packs(self, dataset: PackedData) -> JobPacks:
         """The planned packs of the job; all lanes of this process share them.
 
