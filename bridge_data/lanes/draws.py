@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.assembly import UNREAD, Assembly, Item, Pack, Unit
 from bridge_data.lanes.maker import Maker, Parts, parts_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.units import UNREAD, Item, Pack, Unit
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Pending, encoded_item

@@ -21,16 +21,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, wrapped
-from bridge_data.lanes.observing import ObservedMaker, TimedMaker
+from bridge_data.lanes.maker import LaneView, MakerWrapper, TimedMaker, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
-from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
@@ -96,7 +93,7 @@ class Lane:
             new_trial=trial,
             maker=work.maker,
         )
-        maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
+        maker = TimedMaker(wrapped(work.maker, wrappers, view), work.times)
         self.draws = Draws(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
         if state is not None:

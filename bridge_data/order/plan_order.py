@@ -20,10 +20,10 @@ from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.cursor import BlendRule, SampleBlend
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.resharding import TOLERATED, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
-from bridge_data.order.sample_blend import BlendRule, SampleBlend
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.lanes.assembly import UNREAD, Item, Pack
 from bridge_data.lanes.draws import Draws
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
-from bridge_data.lanes.units import UNREAD, Item, Pack
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64

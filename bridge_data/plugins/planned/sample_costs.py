@@ -15,9 +15,9 @@ import numpy as np
 
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, parts_of
-from bridge_data.lanes.units import Batching
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights

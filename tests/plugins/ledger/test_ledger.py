@@ -13,7 +13,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
-
 from bridge_data.order.extras import LaneExtras, begun, resharded_extras
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
