@@ -9,7 +9,6 @@
     shard_table         the samples of one tar, on a disk, compressed or in a store, by an index or by its headers
     tar_files, tar_scan members and bytes of tars; which samples a tar holds, and whether it is damaged
     index_file          `index.bridge`, in the container of `paged_file`
-    cached_index        tars without an index of ours: one is made when they are first opened on a machine
     jsonl_file          JSON lines
     recently_used       tables and open files that are kept, up to a number of bytes
     subset              a range of samples
