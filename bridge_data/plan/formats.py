@@ -11,12 +11,15 @@ that is asked of each folder that nobody prepared; it is imported only if the pa
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.data import PreparedDataset, Records
+from bridge_data.data.index_file import BridgeIndex
 from bridge_data.data.jsonl_file import open_jsonl, read_ranges
 from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, why_unprepared
+from bridge_data.data.prepared import MakeIndex
 from bridge_data.data.sample_keys import NO_MEMBER
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.extensions import find_extension, names_of_extensions, names_of_others
@@ -158,7 +161,7 @@ class PreparedFolder(Format):
             return _factory_source(factory, document, reference, opening)
         config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
         part, split_config = scope.split_part, _split_config(reference)
-        make_index = find_extension("features", "index_of_energon") if opening.makes_indexes else None
+        make_index = _index_of_energon if opening.makes_indexes else None
         dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, make_index=make_index))
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
@@ -168,6 +171,12 @@ class PreparedFolder(Format):
     def with_keys(self, reference: Reference) -> Records:
         dataset = PreparedDataset.open(reference.path, reference.scope.cache.limits)
         return dataset.split(reference.scope.split_part, split_config=_split_config(reference))
+
+
+def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
+    """Our index of a data set without one, if a plug-in makes it."""
+    make: MakeIndex | None = find_extension("features", "index_of_energon")
+    return None if make is None else make(root, shard_counts, uuid)
 
 
 def _split_config(reference: Reference) -> str | None:

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 
 from bridge_data.data import PreparedDataset, ShardSet
-from bridge_data.data.tar_scan import scan_tar
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.unindexed import raw_tars
 from bridge_data.plugins.unindexed.raw_tars import find_raw_tars, open_raw_tars
+from bridge_data.prepare.tar_scan import scan_tar
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import keys_of, prepare_by_ratio, write_shards, write_tar
