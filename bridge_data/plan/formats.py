@@ -124,10 +124,9 @@ class Format(abc.ABC):
         )
 
 
+INDEX_OF_ENERGON = Feature[MakeIndex]("index_of_energon")
 OTHER_FORMATS = Seam[type[Format]]("formats")
 """Those of plug-ins, by an ending of paths or another word."""
-
-_MAKE_INDEX = Feature[MakeIndex]("index_of_energon")
 
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
@@ -177,7 +176,7 @@ class PreparedFolder(Format):
 
 def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
     """Our index of a data set without one, if a plug-in makes it."""
-    make = _MAKE_INDEX.find()
+    make = INDEX_OF_ENERGON.find()
     return None if make is None else make(root, shard_counts, uuid)
 
 
