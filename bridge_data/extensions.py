@@ -11,6 +11,7 @@ does.
 | `withheld` | what lists are beside | a function that finds lists of forgotten samples | `data.withheld` |
 | `extras` | the name in a state | a class of `order.extras.StateExtra` | `order.extras` |
 | `recorders` | the name of the extra | a class of `order.extras.Recorder` | `loader` |
+| `pools` | the name in `workers=...` | a dataclass with the method of `run_options.PoolOptions` | `loader` |
 | `commands` | a command of `bridge-data` | a click command | the command line |
 | `converters` | a kind of tables | a function that opens them | `prepare.converters` |
 | `features` | what a setting needs | as whoever reads the setting says | that module |
