@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
 from bridge_data.errors import DatasetError, StateError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
@@ -55,6 +55,9 @@ class RankLoader(Protocol):
     def close(self) -> None: ...
 
 
+_SHARE = Feature[Callable[[LaneDataset, LoaderConfig, Share, Any, Any], RankLoader]]("share")
+
+
 def rank_loader(
     dataset: LaneDataset, config: LoaderConfig, share: Share, pg_collection: Any, balancing: Any = None
 ) -> RankLoader:
@@ -75,9 +78,8 @@ def rank_loader(
         config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate" and balancing is None:
         return open_loader(dataset, config)
-    shared = extension("features", "share", needed_by="balance" if share == "replicate" else f"share={share!r}")
-    loader: RankLoader = shared(dataset, config, share, pg_collection, balancing)
-    return loader
+    shared = _SHARE.get(needed_by="balance" if share == "replicate" else f"share={share!r}")
+    return shared(dataset, config, share, pg_collection, balancing)
 
 
 class EnergonDataloader(Iterator[Any]):

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
-from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
@@ -28,7 +27,7 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.order.extras import Recorder
+from bridge_data.order.extras import RECORDERS, Recorder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
@@ -86,7 +85,7 @@ class SavableDataLoader:
         self._recorders: dict[str, Recorder] = {}
         """By the name of the feature, what follows the batches that are handed out."""
         if self.config.ledger_path:
-            opened = extension("recorders", "ledger", needed_by="ledger_path=...")
+            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
             self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._is_in_step = False

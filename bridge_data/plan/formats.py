@@ -21,7 +21,7 @@ from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, w
 from bridge_data.data.sample_keys import NO_MEMBER
 from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, bridge_command
-from bridge_data.extensions import find_extension, names_of_extensions, names_of_others
+from bridge_data.extensions import Seam
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Reference
@@ -31,9 +31,6 @@ from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
-
-_KIND = "formats"
-"""Of extensions."""
 
 WHOLE = "train"
 """The only split part of data that have no split."""
@@ -125,6 +122,9 @@ class Format(abc.ABC):
             format=self.name,
         )
 
+
+OTHER_FORMATS = Seam[type[Format]]("formats")
+"""Those of plug-ins, by an ending of paths or another word."""
 
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
@@ -306,20 +306,24 @@ def find_format(path: str) -> Format | None:
 
 def _by_ending(path: str) -> Iterator[type[Format] | None]:
     """The formats of paths that end like this one."""
-    endings = [name for name in names_of_extensions(_KIND) if name.startswith(".")]
-    yield from (find_extension(_KIND, ending) for ending in endings if path.endswith(ending))
+    yield from _offered(OTHER_FORMATS.names, path)
     yield from (line.kind for line in FORMATS if path.endswith(line.endings))
-    others = (name for name in names_of_others(_KIND) if name.startswith(".") and name not in endings)
-    yield from (find_extension(_KIND, ending) for ending in others if path.endswith(ending))
+    yield from _offered(OTHER_FORMATS.names_of_others, path)
 
 
 def _in_folders() -> Iterator[type[Format] | None]:
     """The formats of data that may be in any folder."""
-    ours = names_of_extensions(_KIND)
-    yield from (find_extension(_KIND, name) for name in ours if not name.startswith("."))
+    yield from _offered(OTHER_FORMATS.names)
     yield from (line.kind for line in FORMATS if line.in_folders)
-    others = (name for name in names_of_others(_KIND) if not name.startswith(".") and name not in ours)
-    yield from (find_extension(_KIND, name) for name in others)
+    yield from _offered(OTHER_FORMATS.names_of_others)
+
+
+def _offered(names: Iterable[str], path: str | None = None) -> Iterator[type[Format] | None]:
+    """The formats of plug-ins with these names: of those that are endings, if `path` ends so; None: of the others."""
+    for name in names:
+        is_ending = name.startswith(".")
+        if (is_ending and path.endswith(name)) if path is not None else not is_ending:
+            yield OTHER_FORMATS.find(name)
 
 
 def _first_match(path: str, kinds: Iterable[type[Format] | None]) -> Format | None:
@@ -342,7 +346,7 @@ def format_of(path: str) -> Format:
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
-    names = (name for name in (*names_of_extensions(_KIND), *names_of_others(_KIND)) if name.startswith("."))
+    names = (name for name in (*OTHER_FORMATS.names, *OTHER_FORMATS.names_of_others) if name.startswith("."))
     endings = dict.fromkeys((*names, *(ending for line in FORMATS for ending in line.endings if ending)))
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "

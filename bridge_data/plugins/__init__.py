@@ -46,7 +46,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
-        "planned": "bridge_data.plugins.planned.planned_sources:planned",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
@@ -60,6 +59,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "nodes": {
         "join": "bridge_data.plugins.joins.declared_join:declare_join",
+    },
+    "packings": {
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
     },
     "pools": {
         "ray": "bridge_data.plugins.ray.ray_workers:RayWorkers",
