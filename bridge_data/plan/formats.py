@@ -22,7 +22,7 @@ from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, w
 from bridge_data.data.prepared import MakeIndex
 from bridge_data.data.sample_keys import NO_MEMBER
 from bridge_data.errors import ConfigError, bridge_command
-from bridge_data.extensions import find_extension, names_of_extensions, names_of_others
+from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Reference
@@ -32,9 +32,6 @@ from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
-
-_KIND = "formats"
-"""Of extensions."""
 
 WHOLE = "train"
 """The only split part of data that have no split."""
@@ -127,6 +124,9 @@ class Format(abc.ABC):
         )
 
 
+OTHER_FORMATS = Seam[type[Format]]("formats")
+"""Those of plug-ins, by an ending of paths or another word."""
+
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
 
@@ -173,9 +173,12 @@ class PreparedFolder(Format):
         return dataset.split(reference.scope.split_part, split_config=_split_config(reference))
 
 
+_ENERGON_INDEX = Feature[MakeIndex]("index_of_energon")
+
+
 def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
     """Our index of a data set without one, if a plug-in makes it."""
-    make: MakeIndex | None = find_extension("features", "index_of_energon")
+    make = _ENERGON_INDEX.find()
     return None if make is None else make(root, shard_counts, uuid)
 
 
@@ -278,17 +281,23 @@ def find_format(path: str) -> Format | None:
 
 def _by_ending(path: str) -> Iterator[type[Format] | None]:
     """The formats of paths that end like this one."""
-    endings = [name for name in names_of_extensions(_KIND) if name.startswith(".")]
-    yield from (find_extension(_KIND, ending) for ending in endings if path.endswith(ending))
+    yield from _offered(OTHER_FORMATS.names, path)
     yield from (kind for ending, kind in FORMATS.items() if path.endswith(ending))
-    others = (name for name in names_of_others(_KIND) if name.startswith(".") and name not in endings)
-    yield from (find_extension(_KIND, ending) for ending in others if path.endswith(ending))
+    yield from _offered(OTHER_FORMATS.names_of_others, path)
 
 
 def _in_folders() -> Iterator[type[Format] | None]:
     """The formats of data that may be in any folder."""
-    for names in (names_of_extensions, names_of_others):
-        yield from (find_extension(_KIND, name) for name in names(_KIND) if not name.startswith("."))
+    yield from _offered(OTHER_FORMATS.names)
+    yield from _offered(OTHER_FORMATS.names_of_others)
+
+
+def _offered(names: Iterable[str], path: str | None = None) -> Iterator[type[Format] | None]:
+    """The formats of plug-ins with these names: of those that are endings, if `path` ends so; None: of the others."""
+    for name in names:
+        is_ending = name.startswith(".")
+        if (is_ending and path.endswith(name)) if path is not None else not is_ending:
+            yield OTHER_FORMATS.find(name)
 
 
 def _first_match(path: str, kinds: Iterable[type[Format] | None]) -> Format | None:
@@ -311,7 +320,7 @@ def format_of(path: str) -> Format:
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
-    names = (name for name in (*names_of_extensions(_KIND), *names_of_others(_KIND)) if name.startswith("."))
+    names = (name for name in (*OTHER_FORMATS.names, *OTHER_FORMATS.names_of_others) if name.startswith("."))
     endings = dict.fromkeys((*names, *filter(None, FORMATS)))
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "
