@@ -124,6 +124,7 @@ class Format(abc.ABC):
         )
 
 
+INDEX_OF_ENERGON = Feature[MakeIndex]("index_of_energon")
 OTHER_FORMATS = Seam[type[Format]]("formats")
 """Those of plug-ins, by an ending of paths or another word."""
 
@@ -173,12 +174,9 @@ class PreparedFolder(Format):
         return dataset.split(reference.scope.split_part, split_config=_split_config(reference))
 
 
-_ENERGON_INDEX = Feature[MakeIndex]("index_of_energon")
-
-
 def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
     """Our index of a data set without one, if a plug-in makes it."""
-    make = _ENERGON_INDEX.find()
+    make = INDEX_OF_ENERGON.find()
     return None if make is None else make(root, shard_counts, uuid)
 
 

@@ -244,10 +244,6 @@ _SQL_ENGINE = Feature[Callable[..., contextlib.AbstractContextManager[Any]]]("sq
 """A connection to an engine that evaluates queries; it may put files into a folder, and use so many threads."""
 
 
-_SQL_ENGINE = Feature[Callable[..., contextlib.AbstractContextManager[Any]]]("sql_engine")
-"""A connection to an engine that evaluates queries; it may put files into a folder, and use so many threads."""
-
-
 @contextlib.contextmanager
 def find_duplicates(
     paths: Sequence[Path],
