@@ -13,6 +13,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -20,13 +21,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from bridge_data.data import RawSample
 from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.produced import SampleTimes
-from bridge_data.lanes.upcoming import Upcoming
+from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order.extras import LaneExtras
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
-from bridge_data.task import Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
+from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
@@ -34,10 +35,6 @@ Key: TypeAlias = tuple[Any, ...]
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
-
-
-Read: TypeAlias = Callable[[SampleRef], RawSample]
-"""Reads a sample as stored."""
 
 
 class Parts(list[tuple[int, Any]]):
@@ -90,7 +87,8 @@ class EncodingMaker:
     With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what its
     method `limit` does, which cuts or leaves out those that are too long for a pack; "" without packing. `watch` is
     called before work on a sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`,
-    samples are read one by one, not in the blocks that the lanes of this process hold.
+    samples are read one by one, not in the blocks that the lanes of this process hold. While the hooks have an
+    observer, samples are made one by one, each read inside the stage `read`: the first of a block takes that of all.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other.
@@ -114,16 +112,12 @@ class EncodingMaker:
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`. Plain samples that are in memory are made together: they come as a list."""
-        if self._stages or self._singly:
+        if self._stages or self._singly or self.hooks.observer is not None:
             return map(self._one, refs)
         held = self._held(refs)
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._loaded(refs, held or [None] * len(refs))
-
-    def make_each(self, refs: Sequence[SampleRef], read: Read) -> Iterator[Made]:
-        """The same, but each by itself, read by `read`."""
-        return map(functools.partial(self._one, read=read), refs)
 
     def read(self, ref: SampleRef) -> RawSample:
         """A sample as stored.
@@ -132,8 +126,15 @@ class EncodingMaker:
             SampleError: if it exceeds a limit.
             DatasetError: if it cannot be read.
         """
-        reader = self._readers[ref.source]
-        return reader.read_singly(ref.index) if self._singly else reader.read(ref.index)
+        reader, observer = self._readers[ref.source], self.hooks.observer
+        read = reader.read_singly if self._singly else reader.read
+        if observer is None:
+            return read(ref.index)
+        observer.begin("read", self.names.keys[ref.source])
+        try:
+            return read(ref.index)
+        finally:
+            observer.end()
 
     @property
     def is_plain(self) -> bool:
@@ -167,7 +168,7 @@ class EncodingMaker:
     @property
     def draws(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
-        selection = hook_of(self.hooks.encoder, "select_samples_to_pack")
+        selection = self.hooks.functions["select_samples_to_pack"]
         truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None
         hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
         return bool(hooks & self.hooks.seeded) or (truncate is not None and declared(truncate).seeded)
@@ -232,11 +233,11 @@ class EncodingMaker:
             loaded.__restore_key__ = names.names[source], epoch, index, 0
             yield loaded
 
-    def _one(self, ref: SampleRef, read: Read | None = None) -> Made:
+    def _one(self, ref: SampleRef) -> Made:
         """What is made of one reference."""
         if self.watch is not None:
             self.watch(ref)
-        parts = self._decoded(ref, read or self.read)
+        parts = self._decoded(ref)
         if self._stages:
             for stage, hook in self._stages:
                 parts = self._mapped(stage, hook, parts, ref)
@@ -246,12 +247,12 @@ class EncodingMaker:
             return parts[0]
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
 
-    def _decoded(self, ref: SampleRef, read: Read) -> list[Any]:
+    def _decoded(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
         failed read stops the run."""
         raw: RawSample | SampleError
         try:
-            raw = read(ref)
+            raw = self.read(ref)
         except SampleError as error:
             raw = error
         build = functools.partial(_built, self._readers[ref.source], index=ref.index)
@@ -336,12 +337,106 @@ class Outcome(NamedTuple):
         return self.parts[0][1] if len(self.parts) == 1 and not self.parts[0][0] else Parts(self.parts)
 
 
+class SampleTimes:
+    """How long the work on the samples of one lane takes."""
+
+    def __init__(self) -> None:
+        self.num_loaded = self._loading_ns = self._slowest_ns = 0
+        self._slowest: SampleRef | None = None  # if it was found since it was last taken
+
+    def note(self, ref: SampleRef, began_ns: int) -> int:
+        """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
+        work on the next starts."""
+        now_ns = time.perf_counter_ns()
+        self._loading_ns += now_ns - began_ns
+        if now_ns - began_ns > self._slowest_ns:
+            self._slowest_ns, self._slowest = now_ns - began_ns, ref
+        return now_ns
+
+    def take_loading(self) -> tuple[int, int]:
+        """How many samples were loaded since the last call, and how many nanoseconds that took, without the reads of
+        objects, which another process would do again."""
+        loading = self.num_loaded, self._loading_ns - COUNTS.store_ns
+        self.num_loaded = self._loading_ns = COUNTS.store_ns = 0
+        return loading
+
+    def take_slowest(self) -> tuple[int, int, int, int]:
+        """`Counts.slowest` since the last call."""
+        if self._slowest is None:
+            return NONE_SLOWEST
+        (source, epoch, index, _), self._slowest = self._slowest, None
+        return self._slowest_ns, source, epoch, index
+
+
+class TimedMaker:
+    """Notes in `times` how long `inner` takes for each sample, or for many that it makes at once."""
+
+    def __init__(self, inner: Maker, times: SampleTimes) -> None:
+        self._inner, self._times = inner, times
+
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
+        """See `Maker`."""
+        began_ns, times = time.perf_counter_ns(), self._times
+        times.num_loaded += len(refs)
+        made = self._inner.make(refs)
+        if made.__class__ is not list:
+            return self._each(refs, made, began_ns)
+        times.note(refs[0], began_ns)
+        return made
+
+    def _each(self, refs: Sequence[SampleRef], made: Iterable[Made], began_ns: int) -> Iterator[Made]:
+        note = self._times.note
+        for ref, one in zip(refs, made, strict=True):
+            began_ns = note(ref, began_ns)
+            yield one
+
+
+class Upcoming:
+    """A view of the samples that a lane loads next, for whoever makes samples before the lane needs them: in the order
+    in which it will ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is
+    made by it may be needed later, or by nobody.
+
+    `look(num_units, most)` returns up to `most` of those of its next units, of which a batch has `batch_size`. Samples
+    that `extras` leave out are not among them.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int, int], Sequence[SampleRef]],
+        batch_size: int,
+        extras: LaneExtras | None = None,
+    ) -> None:
+        self._look, self._size, self._extras = look, batch_size, extras
+        self._taken: set[SampleRef] = set()
+        """What `take` has returned and the lane has not come to."""
+
+    def take(self, num_batches: int, most: int) -> list[SampleRef]:
+        """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
+        returned before."""
+        found = self._look(num_batches * self._size, most + len(self._taken))
+        self._taken.intersection_update(found)
+        new = [*itertools.islice((ref for ref in self._whole(found) if ref not in self._taken), most)]
+        self._taken.update(new)
+        return new
+
+    def peek(self, most: int) -> list[SampleRef]:
+        """Up to `most` of the next samples, in order."""
+        return [*self._whole(self._look(most, most))]
+
+    def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """Without parts of samples, which are left after a reshard: only its own lane makes a part."""
+        whole = [ref for ref in found if ref.part == ALL_PARTS]
+        return whole if self._extras is None else self._extras.filter(whole)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LaneView:
     """What a wrapper may know and do of the lane whose samples it makes."""
 
     number: int
     """Of the lane; -1 of a `Trial`, which is for samples of any."""
+    num_lanes: int
+    """Of the job; 0 of a `Trial`."""
     times: SampleTimes
     new_upcoming: Callable[[], Upcoming] | None
     """Makes another view of what the lane loads next; None for a `Trial`."""
@@ -397,7 +492,7 @@ class Trial:
     inside some `wrappers`."""
 
     def __init__(self, maker: EncodingMaker, wrappers: Sequence[MakerWrapper]) -> None:
-        view = LaneView(number=-1, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
+        view = LaneView(number=-1, num_lanes=0, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
         self._core, self._maker = maker, wrapped(maker, wrappers, view)
 
     def tried(self, ref: SampleRef) -> Outcome | None:
@@ -428,20 +523,19 @@ _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
-    encoder = hooks.encoder
-    preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
-    if preencodes and is_overridden(encoder, "encode_sample"):
+    preencodes = not hooks.overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+    if preencodes and "encode_sample" in hooks.overridden:
         raise ConfigError(
-            f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
+            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
             "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
         )
     names = ["encode_sample"]
     if preencodes:
         names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
-    stages = [(name, hook_of(encoder, name)) for name in names if does_something(encoder, name)]
+    stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
     if not limit:
         return stages
-    selection = hook_of(encoder, "select_samples_to_pack")
+    selection = hooks.functions["select_samples_to_pack"]
     if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
         fit = getattr(selection, limit)
         stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))

@@ -30,7 +30,7 @@ VERSION = 4
 
 LaneState: TypeAlias = dict[str, Any]
 """The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
-`{}` if the lane has not started."""
+no `draws` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -44,6 +44,11 @@ _LESS_STRICT = (
     "\nTo continue with other weights, added data sets or another batch size: strict=False "
     "(of the DataModule: strict_restore=False)"
 )
+
+
+def has_started(lane: LaneState) -> bool:
+    """Whether a lane has a position: one that has none may have `extras`, of the pass before."""
+    return "draws" in lane
 
 
 @dataclasses.dataclass(slots=True)

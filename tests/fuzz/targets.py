@@ -20,10 +20,9 @@ from bridge_data import WorkerConfig, get_val_dataset
 from bridge_data.data import open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
-from bridge_data.data.media_metadata import decode_metadata
-from bridge_data.data.sample_lookup import PartReader
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
+from bridge_data.decode.media_metadata import decode_metadata
 from bridge_data.decode.source_reader import open_source_reader
 from bridge_data.encoders.chat import render_conversation
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
@@ -43,6 +42,7 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker
+from bridge_data.task.stores.part_reader import PartReader
 from tests.data.chunks import write_chunks, write_rows
 from tests.decode.av import media
 from tests.decode.pictures import encoded, picture

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.data.sample_columns import arrow_package, arrow_texts
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.extensions import Feature
 from bridge_data.plugins.duplicates.hash_groups import NUM_BITS, ROWS_AT_ONCE, Numbers, close_pairs, connected, pairs_of
 from bridge_data.plugins.duplicates.sample_rows import FAULTS, DuplicateConfig, SampleRows, read_rows
 from bridge_data.prepare.executors import Progress, no_progress
+from bridge_data.prepare.sample_columns import arrow_texts
+from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.storage.atomic import replacing, writing
 
 MAX_SHOWN = 10
@@ -237,10 +238,6 @@ class FoundDuplicates:
         """The rows of a query, some at once."""
         result = self._engine.execute(query, values)
         return iter(lambda: result.fetchmany(ROWS_AT_ONCE), [])
-
-
-_SQL_ENGINE = Feature[Callable[..., contextlib.AbstractContextManager[Any]]]("sql_engine")
-"""A connection to an engine that evaluates queries; it may put files into a folder, and use so many threads."""
 
 
 _SQL_ENGINE = Feature[Callable[..., contextlib.AbstractContextManager[Any]]]("sql_engine")

@@ -22,8 +22,7 @@ from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import bytes_of, count_samples, names_of, shard_at
-from bridge_data.data.sample_keys import find
-from bridge_data.data.sample_lookup import located
+from bridge_data.data.sample_keys import find, located
 from bridge_data.data.withheld import reader_of
 from bridge_data.dataset_loaders import load_dataset
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader

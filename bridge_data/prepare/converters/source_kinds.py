@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bridge_data.data.media_kinds import kind_of_name
 from bridge_data.data.metadata import is_prepared
+from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits

@@ -11,7 +11,7 @@ import click
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.data.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.data.media_metadata import MEDIA_TABLE
+from bridge_data.data.key_index import ReadOnlyDatabase
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
@@ -23,9 +23,9 @@ from bridge_data.data.metadata import (
     load_document,
 )
 from bridge_data.data.prepared import PreparedDataset, tars_of
-from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.records import count_samples, counts_of, names_of, split_part_of, stored_records
 from bridge_data.data.withheld import withheld
+from bridge_data.decode.media_metadata import MEDIA_TABLE
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan

@@ -10,7 +10,7 @@ import click
 
 from bridge_data.data import RawSample, RecordReader
 from bridge_data.data.records import bytes_of, split_part_of
-from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.sample_keys import find_sample
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data.data.media_metadata import ImageMetadata
 from bridge_data.decode import SampleDecoder
+from bridge_data.decode.media_metadata import ImageMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.auxiliary import AuxReference
