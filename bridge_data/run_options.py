@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from bridge_data.errors import ConfigError, ErrorHandler
+from bridge_data.errors import ConfigError
+from bridge_data.ignored import without_ignored
 from bridge_data.limits import Limits
-from bridge_data.options import IGNORED, check_integer, check_number, check_plain_fields, warn_ignored
+from bridge_data.options import check_integer, check_number, check_plain_fields
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
@@ -77,12 +78,6 @@ class DatasetOptions:
     """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
     video_decode_audio: bool | None = None
     """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
-    ignore_decoder_errors: bool | None = None
-    """No effect: see `bridge_data.options`."""
-    handler: ErrorHandler | None = None
-    """No effect: see `bridge_data.options`."""
-    parallel_shard_iters: int | None = None
-    """No effect: see `bridge_data.options`."""
     sample_type: type[Any] | None = None
     """The class that the samples of all data sets must have."""
     field_map: Mapping[str, str] | None = None
@@ -99,7 +94,6 @@ class DatasetOptions:
         if self.packing == "planned":
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
-        warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,14 +260,6 @@ class LoaderConfig:
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
     one of them; the DataModule does."""
-    checkpoint_every_sec: float | None = None
-    """No effect: see `bridge_data.options`."""
-    checkpoint_every_min_n_samples: int | None = None
-    """No effect: see `bridge_data.options`."""
-    n_checkpoints: int | None = None
-    """No effect: see `bridge_data.options`."""
-    gc_collect_every_n_steps: int | None = None
-    """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
@@ -296,9 +282,6 @@ class LoaderConfig:
             object.__setattr__(self, "memo", Memo(**self.memo))
         elif self.memo is not None and not isinstance(self.memo, Memo):
             raise ConfigError(f'memo={self.memo!r}: expected a Memo, such as Memo("/dev/shm/run")')
-        warn_ignored(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
-        )
 
     def stall_timeout_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
@@ -425,7 +408,7 @@ class RunOptions:
     def with_options(self, owner: str = "a run", **given: Any) -> Self:
         """The same with these options. Errors as of `of`."""
         parts: dict[str, dict[str, Any]] = {}
-        for name, value in given.items():
+        for name, value in without_ignored(given).items():
             if name not in PART_OF:
                 raise unknown_option(owner, name, PART_OF)
             parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value

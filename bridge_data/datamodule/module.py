@@ -24,7 +24,7 @@ from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -48,6 +48,15 @@ _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Ligh
 
 _SEQ_LENGTH = int(str(SEQ_LENGTH))
 """The default of `seq_length`: an object of its own, to tell it from the same number given."""
+
+Balancing: TypeAlias = Callable[[BatchSchedule, int, WorkerConfig], Any]
+"""Says how ranks share the so many micro-batches that each has of a step; None if they do not."""
+
+_BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]]("balance")
+"""By the value of the option `balance`."""
+
+_STEP_ASSIGNMENT = Feature[Callable[[LaneDataset, RunOptions, BatchSchedule, int], LaneDataset]]("step_assignment")
+"""The data set whose packs of a step are assigned to so many ranks before they are read."""
 
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
@@ -195,10 +204,10 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
-        self._balancing: Callable[[BatchSchedule, int, WorkerConfig], Any] | None = None
+        self._balancing: Balancing | None = None
         """What says how ranks balance a step; None if they do not."""
         if balance is not False and not self.options.assigns_packs:
-            balanced_by = extension("features", "balance", needed_by=f"balance={balance!r}")
+            balanced_by = _BALANCE.get(needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
         if task_encoder is not None:
             self._check_beside(task_encoder)
@@ -250,9 +259,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             num_ranks = worker_config.world_size
             if not self.options.assigns_packs:
                 return dataset
-            assignment = extension("features", "step_assignment", needed_by=f"balance={self.options.trainer.balance!r}")
-            assigned: LaneDataset = assignment(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
-            return assigned
+            assigned = _STEP_ASSIGNMENT.get(needed_by=f"balance={self.options.trainer.balance!r}")
+            return assigned(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

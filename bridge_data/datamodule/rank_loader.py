@@ -7,12 +7,12 @@ data differs.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
@@ -41,6 +41,10 @@ class RankLoader(Protocol):
     def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None: ...
     def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
     def close(self) -> None: ...
+
+
+_SHARE = Feature[Callable[[LaneDataset, LoaderConfig, Share, Any, Any], RankLoader | None]]("share")
+"""The loader of `rank_loader`, for all of its arguments."""
 
 
 class IdleDataloader(Iterator[Any]):
@@ -100,6 +104,5 @@ def rank_loader(
         config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate" and balancing is None:
         return open_loader(dataset, config)
-    shared = extension("features", "share", needed_by="balance" if share == "replicate" else f"share={share!r}")
-    loader: RankLoader | None = shared(dataset, config, share, pg_collection, balancing)
-    return loader
+    shared = _SHARE.get(needed_by="balance" if share == "replicate" else f"share={share!r}")
+    return shared(dataset, config, share, pg_collection, balancing)

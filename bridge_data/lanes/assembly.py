@@ -18,7 +18,6 @@ from typing import Any, ClassVar, TypeAlias
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.maker import EncodingMaker, Key, SampleTimes, mark
 from bridge_data.order import SampleRef
-from bridge_data.task import STAGES, does_something, hook_of, is_overridden
 
 PACK, BATCH = "pack", "batch"
 
@@ -85,16 +84,15 @@ class Assembly:
         """Numbers of the sources, by their names in restore keys."""
         self.packs = packing
         """Whether samples are packed."""
-        self._encoder = encoder = self.hooks.encoder
-        self.groups = is_overridden(encoder, "batch_group_criterion")
+        self._encoder, self.does = self.hooks.encoder, self.hooks.does
+        self.groups = "batch_group_criterion" in self.does
         """Whether the encoder says which samples are batched together."""
         self._group_sizes: dict[str, int] = {}
-        self.does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
-        self._postencodes = is_overridden(encoder, "postencode_sample")
+        self._postencodes = "postencode_sample" in self.does
         for hook in ("select_samples_to_pack", "pack_selected_samples") if packing else ():
-            if not is_overridden(encoder, hook):
+            if hook not in self.does:
                 raise ConfigError(
-                    f"packing_buffer_size is set, but {type(encoder).__name__} does not override {hook}; "
+                    f"packing_buffer_size is set, but {type(self._encoder).__name__} does not override {hook}; "
                     "override it, or leave packing_buffer_size out"
                 )
 
@@ -138,7 +136,7 @@ class Assembly:
     def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
         """(packs, items in none of them) from a buffer of items, as the encoder chooses."""
         samples = [item.sample for item in items]
-        hook, key = hook_of(self._encoder, "select_samples_to_pack"), self._first_key(items[0])
+        hook, key = self.hooks.functions["select_samples_to_pack"], self._first_key(items[0])
         chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), key, len(items))
         if not chosen:
             return [], []
@@ -163,7 +161,7 @@ class Assembly:
         if not members:
             return None
         kept, samples = [item for item, _ in members], [sample for _, sample in members]
-        hook, key = hook_of(self._encoder, "pack_selected_samples"), self._first_key(kept[0])
+        hook, key = self.hooks.functions["pack_selected_samples"], self._first_key(kept[0])
         packed = self.hooks.run("pack_selected_samples", hook, samples, key, len(kept))
         if len(packed) > 1:
             raise ConfigError(
@@ -180,7 +178,7 @@ class Assembly:
         """What `pack_selected_samples` gets for an item."""
         if not self._postencodes:
             return [item.sample]
-        hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
+        hook, began_ns = self.hooks.functions["postencode_sample"], time.perf_counter_ns()
         made = self.hooks.run("postencode_sample", hook, item.sample, self._first_key(item))
         self.times.note(item.ref, began_ns)
         return made
@@ -194,7 +192,7 @@ class Assembly:
         Raises:
             ConfigError: if the group cannot be saved, or its batch size is invalid, or differs from the earlier one.
         """
-        hook, key = hook_of(self._encoder, "batch_group_criterion"), self._first_key(unit.items[0])
+        hook, key = self.hooks.functions["batch_group_criterion"], self._first_key(unit.items[0])
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, key, len(unit.items))
         if not result:
             return None
@@ -236,9 +234,9 @@ class Assembly:
         sample_key = self._first_key(units[0].items[0])
         count = len(keys)
         samples = [unit.sample for unit in units]
-        batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
+        batches = self.hooks.run("batch", self.hooks.functions["batch"], samples, sample_key, count)
         if "encode_batch" in self.does:
-            hook = hook_of(self._encoder, "encode_batch")
+            hook = self.hooks.functions["encode_batch"]
             batches = [
                 batch
                 for number, value in enumerate(batches)

@@ -19,9 +19,9 @@ import numpy as np
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.decode import Loader, open_loader
+from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.assembly import Assembly, Batching
 from bridge_data.lanes.lane import Lane, OpenPacks
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
@@ -31,7 +31,7 @@ from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.cursor import BlendRule
-from bridge_data.order.extras import LaneExtras, StateExtra, begun, resharded_extras
+from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
@@ -46,7 +46,10 @@ from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
+"""Draws from the sources of a plan by shares of the cost that its weights count."""
+
+_OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -103,7 +106,7 @@ class LaneDataset:
         self.extras: tuple[StateExtra, ...] = ()
         """What features do in the lanes, and keep in the states."""
         if any(source.withheld for source in plan.sources):
-            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
             self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
@@ -178,7 +181,7 @@ class LaneDataset:
         """The first samples of this rank's first lane, as stored."""
         state = self.new_state()
         drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
-        return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
+        return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job."""
@@ -248,9 +251,7 @@ class LaneDataset:
         seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
         rule: BlendRule | None = None
         if unit != SAMPLES and self._shuffle is not None:
-            rule = extension("features", "cost_weights", needed_by=f"weight_unit: {unit}")(
-                plan, self.task_encoder, batching
-            )
+            rule = _COST_WEIGHTS.get(needed_by=f"weight_unit: {unit}")(plan, self.task_encoder, batching)
         return PlanOrder(plan, seed, self._shuffle, size, rule)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
@@ -305,7 +306,7 @@ class LaneDataset:
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
             unread = [one for one in (extras, *kept) if isinstance(one, Container)]
-            ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
+            ahead = ReadAhead(self._readers, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(watch=watch),
@@ -326,7 +327,7 @@ class LaneDataset:
         return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
-        """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
+        """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
         if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
@@ -339,8 +340,8 @@ class LaneDataset:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
             of_process, max_open_bytes = self._lanes_of_process(num_lanes), self.worker_config.max_open_bytes
             cuts = plan_blocks(self.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
-        for loader, cut in zip(self._loaders, cuts, strict=True):
-            loader.read_in_blocks(cut, self._budget)
+        for reader, cut in zip(self._readers, cuts, strict=True):
+            reader.read_in_blocks(cut, self._budget)
 
     def _lanes_of_process(self, num_lanes: int) -> int:
         """The most lanes that a process runs, if the job has `num_lanes`."""
@@ -373,7 +374,7 @@ class LaneDataset:
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
-        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
+        """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
         return Assembly(self._maker(handler, watch), packing=self._packs)
 
     @functools.cached_property
@@ -404,16 +405,16 @@ class LaneDataset:
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         names = SourceNaming(names=order.source_names, keys=order.source_keys)
         limit = self.pack_sources.limit if self._packs else ""
-        return EncodingMaker(self._loaders, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
+        return EncodingMaker(self._readers, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
         return None if self.make_observer is None else self.make_observer(self.order.source_keys)
 
     @functools.cached_property
-    def _loaders(self) -> list[Loader]:
+    def _readers(self) -> list[SourceReader]:
         decoder = self.task_encoder.decoder
-        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
+        return [open_source_reader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.data import RawSample
-from bridge_data.decode import Loader
+from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
@@ -27,7 +27,7 @@ from bridge_data.order.extras import LaneExtras
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
-from bridge_data.task import Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
+from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
@@ -81,7 +81,7 @@ class SourceNaming:
 
 
 class EncodingMaker:
-    """Makes samples of the sources that `loaders` load: decodes them, cooks crude ones by `cooks`, and calls the hooks
+    """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by `cooks`, and calls the hooks
     of samples of an encoder.
 
     With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what its
@@ -96,7 +96,7 @@ class EncodingMaker:
 
     def __init__(
         self,
-        loaders: Sequence[Loader],
+        readers: Sequence[SourceReader],
         cooks: Sequence[SourceCook],
         names: SourceNaming,
         hooks: Hooks,
@@ -106,7 +106,7 @@ class EncodingMaker:
         singly: bool = False,
     ) -> None:
         self.hooks, self.names, self.watch = hooks, names, watch
-        self._loaders, self._cooks, self._singly = loaders, cooks, singly
+        self._readers, self._cooks, self._singly = readers, cooks, singly
         self._may_yield = not hooks.has_no_generators  # as far as known before they run
         self._stages, self._limit = _stages(hooks, limit), limit
 
@@ -126,8 +126,8 @@ class EncodingMaker:
             SampleError: if it exceeds a limit.
             DatasetError: if it cannot be read.
         """
-        loader, observer = self._loaders[ref.source], self.hooks.observer
-        read = loader.read_singly if self._singly else loader.read
+        reader, observer = self._readers[ref.source], self.hooks.observer
+        read = reader.read_singly if self._singly else reader.read
         if observer is None:
             return read(ref.index)
         observer.begin("read", self.names.keys[ref.source])
@@ -139,21 +139,21 @@ class EncodingMaker:
     @property
     def is_plain(self) -> bool:
         """Whether samples are made of text, numbers and bytes, if no hook is overridden."""
-        return all(loader.is_plain for loader in self._loaders)
+        return all(reader.is_plain for reader in self._readers)
 
     def is_quick(self, ref: SampleRef) -> bool:
         """Whether this sample is made in less time than it takes to ask for it: plain ones are, from their block."""
-        return not self._stages and self._loaders[ref.source].is_plain
+        return not self._stages and self._readers[ref.source].is_plain
 
     @property
     def only_loads(self) -> bool:
-        """Whether samples are made as the loaders return them: then each reference makes one, unless it is cooked."""
+        """Whether samples are made as the readers build them: then each reference makes one, unless it is cooked."""
         return not self._stages
 
     @property
     def is_ours_alone(self) -> bool:
         """Whether samples are as our own code decoded them: no user's code has seen them before."""
-        return not self._stages and all(loader.is_ours_alone for loader in self._loaders)
+        return not self._stages and all(reader.is_ours_alone for reader in self._readers)
 
     @property
     def stages(self) -> list[str]:
@@ -168,7 +168,7 @@ class EncodingMaker:
     @property
     def draws(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
-        selection = hook_of(self.hooks.encoder, "select_samples_to_pack")
+        selection = self.hooks.functions["select_samples_to_pack"]
         truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None
         hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
         return bool(hooks & self.hooks.seeded) or (truncate is not None and declared(truncate).seeded)
@@ -187,27 +187,27 @@ class EncodingMaker:
             return None
         source, names = sources[0], self.names.names
         if sources.count(source) == len(sources):
-            return self._loaders[source].take_held(indices, names[source], epochs) or None
+            return self._readers[source].take_held(indices, names[source], epochs) or None
         samples: list[Any] = [None] * len(refs)
         numbers: dict[int, list[int]] = collections.defaultdict(list)
         for number, source in enumerate(sources):
             numbers[source].append(number)
         for source, own in numbers.items():
             own_epochs, own_indices = [epochs[number] for number in own], [indices[number] for number in own]
-            found = self._loaders[source].take_held(own_indices, names[source], own_epochs)
+            found = self._readers[source].take_held(own_indices, names[source], own_epochs)
             for number, sample in zip(own, found, strict=False):  # none if a source never has any
                 samples[number] = sample
         return samples
 
     def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
-        """Samples that no hook changes, of which some are `held`: read as streams where a loader has them."""
+        """Samples that no hook changes, of which some are `held`: read as streams where a reader has them."""
         hooks, watch, names = self.hooks, self.watch, self.names
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for ref, sample in zip(refs, held, strict=True):
             if sample is None and ref.part <= 0:
                 indices[ref.source].append(ref.index)
         left = {source: iter(numbers) for source, numbers in indices.items()}
-        streams = {source: self._loaders[source].stream(numbers) for source, numbers in left.items()}
+        streams = {source: self._readers[source].stream(numbers) for source, numbers in left.items()}
         for ref, sample in zip(refs, held, strict=True):
             if sample is not None:
                 if hooks.failures:
@@ -225,7 +225,7 @@ class EncodingMaker:
             try:
                 loaded: Any = next(stream)
             except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
-                streams[source] = self._loaders[source].stream(left[source])
+                streams[source] = self._readers[source].stream(left[source])
                 yield self._one(ref)
                 continue
             if hooks.failures:
@@ -255,7 +255,7 @@ class EncodingMaker:
             raw = self.read(ref)
         except SampleError as error:
             raw = error
-        build = functools.partial(_built, self._loaders[ref.source], index=ref.index)
+        build = functools.partial(_built, self._readers[ref.source], index=ref.index)
         for sample in self.hooks.run("decode", build, raw, self.names.random_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
@@ -309,7 +309,7 @@ class EncodingMaker:
                 if stage == last:
                     break
         COUNTS.add(outcome.counts)
-        self._loaders[ref.source].release(ref.index)
+        self._readers[ref.source].release(ref.index)
         for number, sample in outcome.parts:
             mark(sample, self.names.restore_key(ref, number), add=True)
         return outcome.made
@@ -500,20 +500,19 @@ _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
-    encoder = hooks.encoder
-    preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
-    if preencodes and is_overridden(encoder, "encode_sample"):
+    preencodes = not hooks.overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+    if preencodes and "encode_sample" in hooks.overridden:
         raise ConfigError(
-            f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
+            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
             "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
         )
     names = ["encode_sample"]
     if preencodes:
         names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
-    stages = [(name, hook_of(encoder, name)) for name in names if does_something(encoder, name)]
+    stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
     if not limit:
         return stages
-    selection = hook_of(encoder, "select_samples_to_pack")
+    selection = hooks.functions["select_samples_to_pack"]
     if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
         fit = getattr(selection, limit)
         stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
@@ -526,7 +525,7 @@ def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -
     return fitting
 
 
-def _built(loader: Loader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
+def _built(reader: SourceReader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
     if isinstance(raw, SampleError):
         raise raw
-    return loader.build(raw, index)
+    return reader.build(raw, index)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
-from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
@@ -24,7 +23,7 @@ from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.pools import open_pool
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.order.extras import Recorder
+from bridge_data.order.extras import RECORDERS, Recorder
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.collation import with_tensors
@@ -59,7 +58,7 @@ class SavableDataLoader:
         self._recorders: dict[str, Recorder] = {}
         """By the name of the feature, what follows the batches that are handed out."""
         if self.config.ledger_path:
-            opened = extension("recorders", "ledger", needed_by="ledger_path=...")
+            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
             self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._is_in_step = False

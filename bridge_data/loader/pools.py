@@ -4,10 +4,15 @@ Reads its data set and its options. Returns the pool: this process if there are 
 actors, by a plug-in, if `workers=RayWorkers(...)`; with a thread around it that pins batches, if they come from
 workers."""
 
-from bridge_data.extensions import extension
+from collections.abc import Callable
+
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_pool import InProcessPool, LanePool, Pin
 from bridge_data.run_options import LoaderConfig, RayWorkers
+
+_RAY = Feature[Callable[[LaneDataset, LoaderConfig], LanePool | None]]("ray")
+"""The workers on a cluster; None if they are to run on this machine."""
 
 
 def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None) -> LanePool:
@@ -19,7 +24,7 @@ def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None
     """
     pool: LanePool | None = None
     if isinstance(config.workers, RayWorkers):
-        pool = extension("features", "ray", needed_by="workers=RayWorkers(...)")(dataset, config)
+        pool = _RAY.get(needed_by="workers=RayWorkers(...)")(dataset, config)
     ranks = dataset.worker_config
     if pool is None:
         if not ranks.num_workers:

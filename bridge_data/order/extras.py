@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bridge_data.errors import StateError
-from bridge_data.extensions import find_extension
+from bridge_data.extensions import Seam
 from bridge_data.order.cursor import SampleRef
 from bridge_data.order.row import Ints
 
@@ -93,6 +93,10 @@ class StateExtra:
         """Called with the state of the whole job where one is gathered to be saved."""
 
 
+EXTRAS = Seam[type[StateExtra]]("extras")
+"""By the name of the feature."""
+
+
 def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:
     """What the `extras` of a state, or of a lane's state, have of a feature; None if nothing.
 
@@ -128,7 +132,7 @@ def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
     for name, part in saved.items():
         if name in own:
             continue
-        found: type[StateExtra] | None = find_extension("extras", name)
+        found = EXTRAS.find(name)
         if found is None:
             raise _unknown(name, part["version"], "none: no plug-in of this name is installed")
         data_of({name: part}, found)
@@ -227,3 +231,7 @@ class Recorder:
 
     def close(self) -> None:
         """The loader ends."""
+
+
+RECORDERS = Seam[Callable[[Any, Any], Recorder]]("recorders")
+"""By the name of the feature: opens one, for the value of its option and the `WorkerConfig` of the rank."""

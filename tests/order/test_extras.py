@@ -136,7 +136,7 @@ def test_a_run_that_has_not_asked_keeps_what_the_job_has_and_not_what_lanes_have
         loader.restore_state_rank(state)  # so that the job has some
         state = loader.save_state_rank()
     _, state = taken(dataset_of(data), 5, state)
-    monkeypatch.setattr(extras, "find_extension", lambda kind, name: Unasked)
+    monkeypatch.setattr(extras.EXTRAS, "find", lambda name: Unasked)
     with get_savable_loader(dataset_of(data, has_extra=False)) as loader:
         loader.restore_state_rank(state)
         now = LoaderState.from_dict(loader.save_state_rank())
