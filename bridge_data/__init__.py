@@ -92,10 +92,10 @@ if TYPE_CHECKING:
     from bridge_data.plugins.metrics.metric_sinks import MetricsReporter as MetricsReporter
     from bridge_data.plugins.metrics.metric_sinks import MetricsServer as MetricsServer
     from bridge_data.plugins.metrics.metric_sinks import TensorBoardSink as TensorBoardSink
+    from bridge_data.plugins.ray.ray_workers import RayWorkers as RayWorkers
     from bridge_data.prepare import ShardWriter as ShardWriter
     from bridge_data.prepare import write as write
     from bridge_data.run_options import Memo as Memo
-    from bridge_data.run_options import RayWorkers as RayWorkers
     from bridge_data.samples import Batch as Batch
     from bridge_data.samples import CaptioningSample as CaptioningSample
     from bridge_data.samples import CrudeSample as CrudeSample

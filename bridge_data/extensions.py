@@ -12,6 +12,7 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `withheld` | what lists are beside | `data.withheld` | a function that finds lists of forgotten samples |
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
 | `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
+| `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
 | `commands` | a command of `bridge-data` | `tools.cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
 | `converters` | a kind of tables | `prepare.converters.source_kinds` | a function that opens them |
@@ -166,15 +167,3 @@ def _of_others(kind: str, name: str) -> Any | None:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the entry point {name!r} of 'bridge_data.{kind}', {place}: {error}") from error
     return None
-
-
-def names_of_extensions(kind: str) -> list[str]:
-    return Seam[Any](kind).names
-
-
-def find_extension(kind: str, name: str) -> Any | None:
-    return Seam[Any](kind).find(name)
-
-
-def extension(kind: str, name: str, needed_by: str) -> Any:
-    return Seam[Any](kind).get(name, needed_by)

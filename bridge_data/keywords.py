@@ -4,12 +4,12 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from bridge_data.errors import ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.run_options import Ends, Memo, PackingKind, RayWorkers, Share, StartMethod
+from bridge_data.run_options import Ends, Memo, PackingKind, PoolOptions, Share, StartMethod
 from bridge_data.task.stores import CachePool
 
 
@@ -70,7 +70,7 @@ class LoaderKeywords(TypedDict, total=False):
     """Options of `get_loader` besides its own parameters."""
 
     prefetch_factor: int
-    workers: Literal["local", "ray"] | RayWorkers
+    workers: str | Mapping[str, Any] | PoolOptions
     cache_pool: CachePool | None
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
@@ -120,7 +120,7 @@ class DataModuleKeywords(TypedDict, total=False):
     num_lanes: int
     max_open_bytes: int
     prefetch_factor: int
-    workers: Literal["local", "ray"] | RayWorkers
+    workers: str | Mapping[str, Any] | PoolOptions
     cache_pool: CachePool | None
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None

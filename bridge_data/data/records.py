@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -204,12 +205,12 @@ class Records(Protocol):
 
 def count_samples(records: Records) -> int:
     """The number of samples of all shards."""
-    return sum(count for _, count in records.shards)
+    return sum(counts_of(records))
 
 
 def counts_of(records: Records) -> list[int]:
     """The number of samples of each shard."""
-    return [count for _, count in records.shards]
+    return list(map(operator.itemgetter(1), records.shards))
 
 
 def names_of(records: Records) -> list[str]:

@@ -236,7 +236,7 @@ class TarShard:
     """The shard at `path` with the parts in `segment`; `content` reads the tar. With `compares`, headers are read, too,
     and compared with the segment; with `verifies`, contents are compared with its digests."""
 
-    __slots__ = ("_compares", "_path", "_sample", "_segment", "_verifies", "content")
+    __slots__ = ("_compares", "_path", "_sample", "_segment", "_verifies", "content", "held_bytes")
 
     def __init__(
         self, path: str, content: ReadContent, segment: Segment, *, compares: bool, verifies: bool = False
@@ -244,11 +244,8 @@ class TarShard:
         self._path, self.content, self._segment = path, content, segment
         self._compares, self._verifies = compares, verifies
         self._sample = segment.sample
-
-    @property
-    def held_bytes(self) -> int:
+        self.held_bytes = TABLE_BYTES + len(segment) // 16
         """About how much memory it takes."""
-        return TABLE_BYTES + len(self._segment) // 16
 
     def is_intact(self, tar: TarBytes) -> bool:
         """Whether `tar` has the last sample where the segment has it: a shard of the same size with other members would
@@ -458,8 +455,8 @@ class ShardReader(RecordReader):
         def ranges(table: ShardTable) -> Sequence[tuple[int, int]]:
             if len(block) == 1:
                 return table.ranges(first, parts)
-            start, num_bytes = _block_range(table, first, last, parts)
-            return [(start, num_bytes)] if num_bytes else []
+            start, num_bytes = table.block_range(first, last, parts)
+            return [(start, num_bytes)] if 0 < num_bytes <= MAX_BLOCK_BYTES else []
 
         path = f"{self.dataset_path}/{self.shards.names[shard]}"
         return [(path, start, num_bytes) for start, num_bytes in self._using(index, shard, first, ranges)]
@@ -475,8 +472,8 @@ class ShardReader(RecordReader):
         _, last = self.shards.locate(block[-1])
 
         def read(table: ShardTable) -> Block | None:
-            start, num_bytes = _block_range(table, first, last, parts)
-            if not num_bytes:
+            start, num_bytes = table.block_range(first, last, parts)
+            if not 0 < num_bytes <= MAX_BLOCK_BYTES:
                 return None
             positions: Sequence[int] = range(first, last + 1)
             if len(positions) > len(block):  # some are excluded
@@ -554,9 +551,3 @@ class ShardReader(RecordReader):
 
     def __reduce__(self) -> tuple[type["ShardReader"], tuple[ShardSet]]:
         return ShardReader, (self.shards,)
-
-
-def _block_range(table: ShardTable, first: int, last: int, parts: Container[str] | None) -> tuple[int, int]:
-    """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
-    start, num_bytes = table.block_range(first, last, parts)
-    return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0

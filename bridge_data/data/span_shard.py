@@ -37,6 +37,8 @@ class SpanShard:
     def __init__(self, path: str, content: ReadContent, compressed: GzipTar | None, count: int) -> None:
         self._path, self.content, self._compressed = path, content, compressed
         self._offsets = read_offsets(path, count)
+        self.held_bytes = TABLE_BYTES + 9 * len(self._offsets)
+        """About how much memory it takes."""
         num_bytes = storage.size_bytes(path) if compressed is None else compressed.end
         if self._offsets[-1] > num_bytes:
             raise DatasetError(
@@ -48,11 +50,6 @@ class SpanShard:
         """1 for each offset that was found to be between two samples, or is taken to be."""
         if is_searched:
             self._check_rest(num_bytes)
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory it takes."""
-        return TABLE_BYTES + 9 * len(self._offsets)
 
     def _check_rest(self, num_bytes: int) -> None:
         """Ensure that no sample follows the last known one, as in tars joined by `cat`."""

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class Draws:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
-        self._maker, self._extras, self._stacks = maker, extras, stacks
+        self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
         self._base: dict[str, Any] | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
         self._carried, self._packs = _Row(), _Row()
@@ -62,7 +63,7 @@ class Draws:
     def draw(self, count: int) -> None:
         """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
         work = self.work
-        count = count if work.maker.only_loads else 1
+        count = count if self._draws_many else 1
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)
@@ -73,11 +74,17 @@ class Draws:
                 drawn = [pair for pair in drawn if pair[1] in is_kept]
         if not drawn:
             return
-        new, queue, num_kept = object.__new__, self.queue, self.survivals.kept
+        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
+            began_ns = time.perf_counter_ns()
+            times.num_loaded += len(drawn)
             many = self._maker.make([ref for _, ref in drawn])
+            if are_made := many.__class__ is list:
+                times.note(drawn[0][1], began_ns)
             for (draw, ref), sample in zip(drawn, many, strict=True):
+                if not are_made:
+                    began_ns = times.note(ref, began_ns)
                 if sample.__class__ is not Parts:
                     item = new(Item)  # not by its constructor, which takes three times as long
                     item.draw, item.ref, item.part, item.sample = draw, ref, 0, sample
@@ -106,7 +113,10 @@ class Draws:
 
     def load(self, item: Item) -> dict[int, Any]:
         """All parts of the sample of an item, made now, by number."""
+        began_ns, times = time.perf_counter_ns(), self.work.times
         (made,) = self._maker.make((item.ref,))
+        times.num_loaded += 1
+        times.note(item.ref, began_ns)
         return dict(parts_of(made))
 
     def read(self, item: Item) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 
 from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.maker import LaneView, MakerWrapper, TimedMaker, Trial, Upcoming, wrapped
+from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
@@ -93,7 +93,7 @@ class Lane:
             new_trial=trial,
             maker=work.maker,
         )
-        maker = TimedMaker(wrapped(work.maker, wrappers, view), work.times)
+        maker = wrapped(work.maker, wrappers, view)
         self.draws = Draws(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
         if state is not None:
@@ -310,9 +310,13 @@ class Lane:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        if pending := self.pending:
-            state["pending"] = self.draws.written(pending)
+        if self.draws.queue or self._buckets or self._open or self._packs_wait:
+            state["pending"] = self.draws.written(self.pending)
         return state
+
+    @property
+    def _packs_wait(self) -> bool:
+        return self.packs is not None and bool(self.packs.held.carried or self.packs.held.packs)
 
     @property
     def pending(self) -> Pending[Item, Unit]:

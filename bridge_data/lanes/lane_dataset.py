@@ -140,6 +140,10 @@ class LaneDataset:
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
     @property
+    def _packs(self) -> bool:
+        return self.batching.packing_buffer_size is not None
+
+    @property
     def may_multiply(self) -> bool:
         """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
         return self._unused_work.may_multiply
@@ -166,7 +170,7 @@ class LaneDataset:
         return {
             **self.order.fingerprint(),
             **dataclasses.asdict(self.batching),
-            **self.pack_sources.fingerprint(self),
+            **(self.pack_sources.fingerprint(self) if self._packs else {}),
         }
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
@@ -236,7 +240,8 @@ class LaneDataset:
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
-        self.pack_sources.check(self, state)
+        if self._packs:
+            self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
             state = self.resharded(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
@@ -281,7 +286,7 @@ class LaneDataset:
         """
         if self.skips is not None:
             state = state.skipping(self.skips)
-        return begun(state, self.extras)
+        return begun(state, self.extras) if self.extras or state.has_extras else state
 
     def lane(
         self,
@@ -317,7 +322,7 @@ class LaneDataset:
         )
 
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
-        if self.batching.packing_buffer_size is None:
+        if not self._packs:
             return None
         return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
@@ -370,7 +375,7 @@ class LaneDataset:
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
         """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
-        return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
+        return Assembly(self._maker(handler, watch), packing=self._packs)
 
     @functools.cached_property
     def _unused_work(self) -> Assembly:
@@ -395,11 +400,11 @@ class LaneDataset:
     def _maker(
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
-        order, batching = self.order, self.batching
+        order = self.order
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         names = SourceNaming(names=order.source_names, keys=order.source_keys)
-        limit = "" if batching.packing_buffer_size is None else self.pack_sources.limit
+        limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(self._readers, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property

@@ -368,29 +368,6 @@ class SampleTimes:
         return self._slowest_ns, source, epoch, index
 
 
-class TimedMaker:
-    """Notes in `times` how long `inner` takes for each sample, or for many that it makes at once."""
-
-    def __init__(self, inner: Maker, times: SampleTimes) -> None:
-        self._inner, self._times = inner, times
-
-    def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`."""
-        began_ns, times = time.perf_counter_ns(), self._times
-        times.num_loaded += len(refs)
-        made = self._inner.make(refs)
-        if made.__class__ is not list:
-            return self._each(refs, made, began_ns)
-        times.note(refs[0], began_ns)
-        return made
-
-    def _each(self, refs: Sequence[SampleRef], made: Iterable[Made], began_ns: int) -> Iterator[Made]:
-        note = self._times.note
-        for ref, one in zip(refs, made, strict=True):
-            began_ns = note(ref, began_ns)
-            yield one
-
-
 class Upcoming:
     """A view of the samples that a lane loads next, for whoever makes samples before the lane needs them: in the order
     in which it will ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is

@@ -141,8 +141,6 @@ def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
             continue
         setting = f" ({found.asked_by})" if found.asked_by else ""
         logger.warning("extras.%s: the state has it and this run does not ask for it%s: it ends here", name, setting)
-    if not own and not saved:
-        return state
     kept: dict[str, Any] = {}
     for extra in own.values():
         kept = with_data(kept, extra, extra.begin(state))

@@ -61,9 +61,6 @@ class Pending(Generic[T, U]):
     open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
     """(members, number of batches already emitted) of micro-batches that were only partly emitted."""
 
-    def __bool__(self) -> bool:
-        return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
-
     def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
         """The same structure with `item` and `unit` applied to each."""
         return Pending(

@@ -295,7 +295,7 @@ class _OldLanes:
         for lane, pending in self._pending.items():
             whole[lane % num_lanes].open += pending.open
         for lane, pending in whole.items():
-            if pending and lane in lanes:
+            if pending.open and lane in lanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)

@@ -82,6 +82,11 @@ class LoaderState:
         return self.generations[-1][0]
 
     @property
+    def has_extras(self) -> bool:
+        """Whether features keep something in it."""
+        return bool(self.extras) or any("extras" in lane for lane in self.lanes.values())
+
+    @property
     def is_whole(self) -> bool:
         """Whether it has every lane of the job."""
         return len(self.lanes) == self.num_lanes
@@ -176,7 +181,7 @@ class LoaderState:
             ended=data.get("ended", False),
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
-            skips=StepSkips.of([SkippedRange(*one) for one in data.get("skips", ())]),
+            skips=StepSkips.of([SkippedRange(*one) for one in data["skips"]]) if "skips" in data else None,
         )
         state.check_counts()
         return state
@@ -190,14 +195,15 @@ class LoaderState:
         """
         if self.is_finite:
             return
-        skips, index = self.skips or (), self.micro_batch_index
-        for lane in self.lanes:
-            following, expected = self.next_of(lane), index + (lane - index) % self.num_lanes
+        skips, index, num_lanes = self.skips or (), self.micro_batch_index, self.num_lanes
+        for lane, own in self.lanes.items():
+            following = own.get("micro_batches", 0) * num_lanes + lane
+            expected = index + (lane - index) % num_lanes
             first, stop = sorted((following, expected))
-            if any(one not in skips for one in range(first, stop, self.num_lanes)):
+            if any(one not in skips for one in range(first, stop, num_lanes)):
                 raise _damaged(
                     f"lanes.{lane}",
-                    f"goes on with micro-batch {following}, expected {expected}, as {self.num_lanes} lanes have made "
+                    f"goes on with micro-batch {following}, expected {expected}, as {num_lanes} lanes have made "
                     f"all before {index}: it is of another step",
                 )
 
@@ -217,7 +223,7 @@ class LoaderState:
 
     def differences(self, fingerprint: dict[str, Any]) -> list[tuple[str, str]]:
         """(item, description) of each difference from `fingerprint`."""
-        return list(_differences(self.fingerprint, fingerprint))
+        return [] if self.fingerprint == fingerprint else list(_differences(self.fingerprint, fingerprint))
 
     def check_complete(self) -> None:
         """Check that no lane of the job is missing."""

@@ -47,7 +47,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
-        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
@@ -65,6 +64,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "packings": {
         "planned": "bridge_data.plugins.planned.planned_sources:planned",
+    },
+    "pools": {
+        "ray": "bridge_data.plugins.ray.ray_workers:RayWorkers",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",

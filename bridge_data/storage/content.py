@@ -305,11 +305,11 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
     if "://" in name:
         return store_of(name).read_all(name)
     try:
-        return read_all(name)
-    except DatasetError as error:
-        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-            return None
-        raise
+        return _read_whole(name)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError:
+        return read_all(name)  # tries again, or says why it cannot
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path | None:

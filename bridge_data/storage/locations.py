@@ -173,8 +173,10 @@ def location(path: str | os.PathLike[str]) -> Location:
     Raises:
         ConfigError: for a URL of an unknown kind.
     """
-    name = without_scheme(os.fspath(path))
-    return RemotePath(name) if is_remote(name) else Path(os.path.expanduser(name))
+    name = os.fspath(path)
+    if ":" in name and is_remote(name := without_scheme(name)):
+        return RemotePath(name)
+    return Path(os.path.expanduser(name))
 
 
 def output(name: str, path: str | os.PathLike[str]) -> Location:

@@ -14,8 +14,7 @@ from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.run_options import LoaderConfig
