@@ -43,27 +43,40 @@ class Absent(importlib.abc.MetaPathFinder):
         return None
 
 
+def texts(path: Path, **options: Any) -> Any:
+    from bridge_data import WorkerConfig, get_train_dataset
+
+    shuffle = {"shuffle_buffer_size": 10, "max_samples_per_sequence": 10}
+    return get_train_dataset(path, worker_config=WorkerConfig(0, 1, 0), batch_size=2, **shuffle, **options)
+
+
 def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str, Callable[[], Any]]]:
     """By name: a word that the message must have, and what somebody does who needs a plug-in."""
     import bridge_data
-    from bridge_data import WorkerConfig, energon, get_loader, get_savable_loader, get_train_dataset, load_dataset
+    from bridge_data import DefaultTaskEncoder, energon, get_loader, get_savable_loader, load_dataset
     from bridge_data.datamodule.parallel import with_context_groups
     from bridge_data.errors import ConfigError
     from bridge_data.extensions import Seam
     from bridge_data.storage import read_all
     from bridge_data.tools.cli import main
     from tests.datamodule.parts import make_module
-    from tests.prepared import write_texts
 
-    data = write_texts(folder / "data", 20)
+    data = folder / "data"
+
+    class Packs(DefaultTaskEncoder[Any, Any, Any, Any]):
+        def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+            return [samples]
+
+        def pack_selected_samples(self, samples: list[Any]) -> Any:
+            return samples[0]
+
     for name in TABLES:
         (folder / name).write_bytes(b"some")
     (folder / "tables").mkdir()
     (folder / "tables" / "b.parquet").write_bytes(b"some")
 
     def opened(path: Any = data, **options: Any) -> Any:
-        shuffle = {"shuffle_buffer_size": 10, "max_samples_per_sequence": 10}
-        return get_train_dataset(path, worker_config=WorkerConfig(0, 1, 0), batch_size=2, **shuffle, **options)
+        return texts(path, **options)
 
     def metadataset(node: str) -> Any:
         file = folder / "meta.yaml"
@@ -72,15 +85,13 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
 
     def state_with_ledger() -> Any:
         with get_savable_loader(opened()) as loader:
-            state = loader.save_state_rank()
-            state["extras"] = {"ledger": {"version": 1, "data": {}}}
-            loader.restore_state_rank(state)
+            loader.restore_state_rank(json.loads((folder / "state.json").read_text()))
 
     def command(*words: object) -> None:
-        told = io.StringIO()
-        with contextlib.redirect_stderr(told):
+        messages = io.StringIO()
+        with contextlib.redirect_stderr(messages):
             if main([*map(str, words)], standalone_mode=False):
-                raise ConfigError(told.getvalue())
+                raise ConfigError(messages.getvalue())
 
     found: dict[str, tuple[str, Callable[[], Any]]] = {
         "join:": ("join", lambda: metadataset(f"{{join: [{{path: {data}}}, {{path: {data}}}], joiner: {{}}}}")),
@@ -88,7 +99,7 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
         "weight_unit:": ("cost_weights", lambda: metadataset(f"{{blend: [{{path: {data}}}], weight_unit: tokens}}")),
         "where=": ("where", lambda: opened(where="txt.bytes < 9")),
         "weight_unit=": ("cost_weights", lambda: opened(weight_unit="tokens")),
-        "packing=": ("planned", lambda: opened(packing="planned")),
+        "packing=": ("planned", lambda: opened(packing="planned", packing_buffer_size=10, task_encoder=Packs())),
         "memo=": ("memo", lambda: get_loader(opened(), memo={"folder": str(folder / "memo"), "version": "1"})),
         "workers=": ("ray", lambda: get_loader(opened(), workers="ray")),
         "ledger_path=": ("ledger", lambda: get_loader(opened(), ledger_path=folder / "ledger")),
@@ -120,26 +131,33 @@ def run(start: str, folder: Path, table: dict[str, dict[str, str]]) -> None:
     sys.meta_path.insert(0, Absent(start))
     from bridge_data.errors import BridgeDataError
 
-    told: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for name, (word, act) in cases(folder, table).items():
         try:
             act()
-            told[name] = [word, "", ""]
+            messages[name] = [word, "", ""]
         except BaseException as error:
-            told[name] = [word, f"{type(error).__name__} {isinstance(error, BridgeDataError)}", str(error)]
-    print(json.dumps(told))
+            messages[name] = [word, f"{type(error).__name__} {isinstance(error, BridgeDataError)}", str(error)]
+    print(json.dumps(messages))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("start", GONE.values(), ids=GONE)
 def test_whoever_needs_a_plugin_that_is_missing_is_told_which(start: str, tmp_path: Path) -> None:
+    from bridge_data import get_savable_loader
     from bridge_data.plugins import TABLE
+    from tests.prepared import write_texts
 
+    data = write_texts(tmp_path / "data", 20)
+    with get_savable_loader(texts(data), ledger_path=tmp_path / "kept") as loader:
+        next(iter(loader))
+        (tmp_path / "state.json").write_text(json.dumps(loader.save_state_rank()))
     command = [sys.executable, "-m", "tests.test_missing_plugins", start, str(tmp_path), json.dumps(TABLE)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert len(told) > 70, [*told]
-    assert {name: one for name, one in told.items() if not is_named(*one)} == {}
+    messages = json.loads(done.stdout.splitlines()[-1])
+    assert len(messages) > 70, [*messages]
+    unnamed = {name: one for name, one in messages.items() if not is_named(*one)}
+    assert not unnamed, unnamed
 
 
 def is_named(word: str, kind: str, text: str) -> bool:
