@@ -87,6 +87,20 @@ def test_a_list_of_samples_not_to_be_read_is_refused_where_nothing_reads_it(core
     assert "refused:" in found and FORGOTTEN_JSONL in found and "plug-in" in found
 
 
+OPENS_AND_TELLS = f"""{OPENS}
+print("imported:", *(name for name in sys.modules if name.startswith("bridge_data.plugins.")))
+"""
+
+
+@pytest.mark.processes
+def test_no_plugin_is_imported_for_data_that_need_none(tmp_path: Path) -> None:
+    """Nor is one that is there: who reads the way to the first batch meets none."""
+    data = write_texts(tmp_path / "texts", 20)
+    assert run(ROOT, "-c", OPENS_AND_TELLS, str(data)) == "imported:\n"
+    forget_samples(data, ["000003"], "asked for")
+    assert "bridge_data.plugins.forget" in run(ROOT, "-c", OPENS_AND_TELLS, str(data))
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("files", [QUICK, pytest.param(CONTRACTS, marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_the_contracts_of_the_core_need_no_plugin(core: Path, files: tuple[str, ...]) -> None:

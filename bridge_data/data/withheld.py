@@ -1,15 +1,19 @@
 """Samples that are in the data and may not be read any more, and the files by which lists of such samples find them.
 
-Reads records. Returns which of their samples are withheld: none, unless a plug-in keeps lists of them (the extensions
-`records` and `files` of the kind `withheld`). They keep their numbers, so that the order of all others stays. Lanes
-drop them; everyone else reads through `reader_of`, which refuses them.
+Reads records. Returns which of their samples are withheld: none, unless there is a list of them beside the files. This
+is the one place where lists are found; a plug-in understands them (the extensions `records` and `files` of the kind
+`withheld`), and is imported only where there is one. Withheld samples keep their numbers, so that the order of all
+others stays. Lanes drop them; everyone else reads through `reader_of`, which refuses them.
 
 A class of records whose samples are in files registers `files_of`.
 """
 
+import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data import storage
@@ -27,6 +31,15 @@ FORGOTTEN_JSONL = "forgotten.jsonl"
 
 FORGOTTEN_BRIDGE = "_forgotten.bridge"
 """The list of the folder that it is in."""
+
+MAX_READING = 16
+"""Maximum lists that are read at the same time."""
+
+MAX_ASKED = 16
+"""Files in a folder up to which each is asked whether it is a link."""
+
+MAX_LINKS = 40
+"""Links that a path may lead along, as in Linux."""
 
 
 class ShardStamp(NamedTuple):
@@ -98,12 +111,10 @@ class Nothing:
 
 
 _LISTS = Seam[Callable[[Any], Any]]("withheld")
-"""`records`: their `Withheld`. `files`: what `withheld_in` returns of `StoredFiles`."""
+"""`records`: the `Withheld` of records with a list. `files`: what `withheld_in` returns of `StoredFiles` with one."""
 
-
-@functools.cache
-def _finder(name: str) -> Callable[[Any], Any] | None:
-    return _LISTS.find(name)
+_BESIDE: "weakref.WeakKeyDictionary[Records, str | None]" = weakref.WeakKeyDictionary()
+"""A list beside the files of records, as of the first look in this process."""
 
 
 def withheld(records: Records) -> Withheld:
@@ -113,51 +124,141 @@ def withheld(records: Records) -> Withheld:
         DatasetError: if a list is damaged, or files have changed since it was written.
         ConfigError: if there is a list, and nothing installed that reads it.
     """
-    find = _finder("records")
-    if find is None:
-        _refuse_lists(records)
+    if (beside := _list_of(records)) is None:
         return Nothing()
-    found: Withheld = find(records)
+    found: Withheld = _LISTS.get("records", needed_by=beside)(records)
     return found
 
 
-def _refuse_lists(records: Records) -> None:
-    """Refuse data with a list that nobody can read: its samples would be read without a word."""
-    if (derivation := derivation_of(records)) is not None:
-        for member in derivation.members:
-            _refuse_lists(member)
-    elif (files := files_of(records)) is not None:
-        _refuse_lists_of(files)
-
-
-def _refuse_lists_of(files: StoredFiles) -> None:
-    """The same, of files: with a list beside one, or in a folder above it, also where a link leads to."""
-    folders: dict[Location, None] = {}
-    for path in (str(files.root / "."), *files.paths):
-        for known in (path,) if storage.is_remote(path) else (path, os.path.realpath(path)):
-            folder = location(known).parent
-            while folder not in folders:
-                folders[folder] = None
-                folder = folder.parent
-    for folder in folders:
-        for name in (f"{META_FOLDER}/{FORGOTTEN_JSONL}", FORGOTTEN_BRIDGE):
-            if storage.is_file(folder / name):
-                _LISTS.get("records", needed_by=f"{folder / name}, a list of samples not to be read,")
-
-
 def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:
-    """(number of the file, position, key) of the samples in `files` that may not be read, as of now.
+    """(number of the file, position, key) of the samples in `files` that may not be read, as of now. Errors as of
+    `withheld`."""
+    if (beside := _list_beside(files)) is None:
+        return []
+    found: Iterable[tuple[int, int, str]] = _LISTS.get("files", needed_by=beside)(files)
+    return list(found)
+
+
+def _list_of(records: Records) -> str | None:
+    """What messages call a list beside the files of `records`, or of those that their samples are made of."""
+    if (derivation := derivation_of(records)) is not None:
+        return next(filter(None, map(_list_of, derivation.members)), None)
+    if (files := files_of(records)) is None:
+        return None
+    if records not in _BESIDE:
+        _BESIDE[records] = _list_beside(files)
+    return _BESIDE[records]
+
+
+def _list_beside(files: StoredFiles) -> str | None:
+    lists = lists_beside(files, FilePaths.of(files))
+    return f"{lists[0].file}, a list of samples not to be read," if lists else None
+
+
+class FoundList(NamedTuple):
+    """A list: the folder that its names are relative to, its file, and the content of this."""
+
+    base: str
+    file: Location
+    data: bytes
+
+
+def lists_beside(files: StoredFiles, paths: "FilePaths") -> list[FoundList]:
+    """The lists that may name these files, as of now: next to a file, and for tars in the `.nv-meta` of any folder
+    above; on a disk also along links. One to which several ways lead comes several times.
 
     Raises:
-        DatasetError: if a list is damaged, or files have changed since it was written.
-        ConfigError: if there is a list, and nothing installed that reads it.
+        DatasetError: if one cannot be read.
     """
-    find = _finder("files")
-    if find is None:
-        _refuse_lists_of(files)
-        return []
-    found: Iterable[tuple[int, int, str]] = find(files)
-    return list(found)
+    own_name = f"{META_FOLDER}/{FORGOTTEN_JSONL}" if files.are_tars else FORGOTTEN_BRIDGE
+    if storage.is_remote(str(files.root)):
+        places = {(folder, own_name): None for folder in ([str(files.root)] if files.are_tars else paths.numbers)}
+    else:
+        places = {(folder, FORGOTTEN_BRIDGE): None for folder in paths.folders()}
+        for folder in paths.folders() if files.are_tars else ():
+            while (folder, own_name) not in places:
+                places[folder, own_name] = None
+                folder = os.path.dirname(folder)
+    names = [f"{base.rstrip('/')}/{name}" for base, name in places]
+    if len(names) > 1 and storage.is_remote(str(files.root)):
+        from concurrent.futures import ThreadPoolExecutor  # here: it is slow to import
+
+        with ThreadPoolExecutor(MAX_READING) as threads:
+            contents = list(threads.map(storage.read_if_there, names))
+    else:
+        contents = list(map(storage.read_if_there, names))
+    return [
+        FoundList(base, location(name), data)
+        for (base, _), name, data in zip(places, names, contents, strict=True)
+        if data is not None
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FilePaths:
+    """By which paths the files of a data set are known: the numbers of those in each folder, the names of it, and by
+    the number of a file those along its links."""
+
+    numbers: Mapping[str, Sequence[int]]
+    ways: Mapping[str, Sequence[str]]
+    links: Mapping[int, Sequence[str]]
+
+    @classmethod
+    def of(cls, files: StoredFiles) -> "FilePaths":
+        """Of the files in a store as given; of those on a disk also along links to the real one."""
+        by_folder: dict[str, list[int]] = {}
+        for number, path in enumerate(files.paths):
+            by_folder.setdefault(path.rpartition("/")[0], []).append(number)
+        if storage.is_remote(str(files.root)):
+            return cls(by_folder, {folder: (folder,) for folder in by_folder}, {})
+        ways, links = {}, {}
+        for folder, numbers in by_folder.items():
+            given, real = os.path.abspath(folder), os.path.realpath(folder)
+            ways[folder] = tuple(dict.fromkeys((given, real)))
+            named = {files.paths[number].rpartition("/")[2]: number for number in numbers}
+            for name in _links(real, named):
+                if name in named:
+                    links[named[name]] = [*_targets(real, name)]
+        return cls(by_folder, ways, links)
+
+    def folders(self) -> dict[str, None]:
+        """The folders of all these paths."""
+        ways = itertools.chain.from_iterable(self.ways.values())
+        along = itertools.chain.from_iterable(self.links.values())
+        return dict.fromkeys((*ways, *map(os.path.dirname, along)))
+
+    def known(self, files: Sequence[str]) -> dict[str, list[int]]:
+        """The numbers of the files by path."""
+        found: dict[str, list[int]] = {}
+        for folder, numbers in self.numbers.items():
+            for number in numbers:
+                name = files[number].rpartition("/")[2]
+                for path in (*(f"{way}/{name}" for way in self.ways[folder]), *self.links.get(number, ())):
+                    found.setdefault(path, []).append(number)
+        return found
+
+
+def _links(folder: str, names: Collection[str]) -> Collection[str]:
+    """Those of the files `names` in a folder that are links; if there are many, all links in it, without asking for
+    each."""
+    if len(names) <= MAX_ASKED:
+        return [name for name in names if os.path.islink(os.path.join(folder, name))]
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_symlink()]
+    except OSError:  # reading the files reports why
+        return ()
+
+
+def _targets(folder: str, name: str) -> Iterator[str]:
+    """The paths that a link leads along."""
+    path = os.path.join(folder, name)
+    for _ in range(MAX_LINKS):
+        if not os.path.islink(path):
+            return
+        target = os.path.join(os.path.dirname(path), os.readlink(path))
+        path = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+        yield path
 
 
 def keys_in(files: StoredFiles) -> frozenset[SampleKey]:

@@ -266,8 +266,8 @@ class LaneDataset:
     def _after_skips(self, state: LoaderState) -> LoaderState:
         """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
         lanes, num_discarded = dict(state.lanes), 0
-        for lane in lanes:
-            missing = range(state.next_of(lane), state.micro_batch_index, state.num_lanes)
+        for lane, index in state.next_indexes(lanes).items():
+            missing = range(index, state.micro_batch_index, state.num_lanes)
             if missing:
                 behind = self.lane(lane, state)
                 for _ in missing:

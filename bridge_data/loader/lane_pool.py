@@ -32,7 +32,7 @@ class LaneSchedule:
 
     def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
         self._num_lanes = state.num_lanes
-        self._next = [(state.next_of(lane), lane) for lane in lanes]
+        self._next = [(index, lane) for lane, index in state.next_indexes(lanes).items()]
         heapq.heapify(self._next)
 
     def __bool__(self) -> bool:

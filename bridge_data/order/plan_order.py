@@ -204,10 +204,10 @@ class PlanOrder:
         nothing left to draw or to emit. (If a lane has samples left, hooks may still skip all of them.)"""
         if len(state.lanes) < state.num_lanes:
             return False
-        for lane, lane_state in state.lanes.items():
-            if max_micro_batches is not None and state.next_of(lane) >= max_micro_batches:
+        for lane, index in state.next_indexes(state.lanes).items():
+            if max_micro_batches is not None and index >= max_micro_batches:
                 continue
-            if lane_state.get("pending") or self.has_next(lane, state):
+            if state.lanes[lane].get("pending") or self.has_next(lane, state):
                 return False
         return True
 

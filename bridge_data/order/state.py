@@ -11,6 +11,7 @@ step: a lane of another step, rank or run is refused. What has its checksum is t
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import reprlib
@@ -84,7 +85,7 @@ class LoaderState:
     @property
     def has_extras(self) -> bool:
         """Whether features keep something in it."""
-        return bool(self.extras) or any("extras" in lane for lane in self.lanes.values())
+        return bool(self.extras) or "extras" in itertools.chain.from_iterable(self.lanes.values())
 
     @property
     def is_whole(self) -> bool:
@@ -103,9 +104,10 @@ class LoaderState:
         number: int = self.lanes[lane].get("micro_batches", 0)
         return number
 
-    def next_of(self, lane: int) -> int:
-        """The index of the micro-batch that a lane makes next."""
-        return self.num_made(lane) * self.num_lanes + lane
+    def next_indexes(self, lanes: Iterable[int]) -> dict[int, int]:
+        """The index of the micro-batch that each of these lanes makes next."""
+        num_lanes = self.num_lanes
+        return {lane: self.lanes[lane].get("micro_batches", 0) * num_lanes + lane for lane in lanes}
 
     def skipping(self, skips: StepSkips) -> Self:
         """This state with more micro-batches that are skipped: those of `skips` that come after it.
@@ -196,8 +198,7 @@ class LoaderState:
         if self.is_finite:
             return
         skips, index, num_lanes = self.skips or (), self.micro_batch_index, self.num_lanes
-        for lane, own in self.lanes.items():
-            following = own.get("micro_batches", 0) * num_lanes + lane
+        for lane, following in self.next_indexes(self.lanes).items():
             expected = index + (lane - index) % num_lanes
             first, stop = sorted((following, expected))
             if any(one not in skips for one in range(first, stop, num_lanes)):

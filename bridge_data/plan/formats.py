@@ -279,9 +279,9 @@ def find_format(path: str) -> Format | None:
 
 def _by_ending(path: str) -> Iterator[type[Format] | None]:
     """The formats of paths that end like this one."""
-    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names if _is_ending(name, path))
-    yield from (kind for ending, kind in FORMATS.items() if path.endswith(ending))
-    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names_of_others if _is_ending(name, path))
+    yield from map(OTHER_FORMATS.find, _ending(path, OTHER_FORMATS.names))
+    yield from (FORMATS[ending] for ending in _ending(path, FORMATS))
+    yield from map(OTHER_FORMATS.find, _ending(path, OTHER_FORMATS.names_of_others))
 
 
 def _in_folders() -> Iterator[type[Format] | None]:
@@ -290,13 +290,16 @@ def _in_folders() -> Iterator[type[Format] | None]:
     yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names_of_others if not name.startswith("."))
 
 
-def _is_ending(name: str, path: str) -> bool:
-    return name.startswith(".") and path.endswith(name)
+def _ending(path: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are endings of paths, and of this one; the empty one is of any path."""
+    return [name for name in names if name[:1] in (".", "") and path.endswith(name)]
 
 
 def _first_match(path: str, kinds: Iterable[type[Format] | None]) -> Format | None:
-    formats = (kind() for kind in kinds if kind is not None)
-    return next((found for found in formats if found.matches(path)), None)
+    for kind in kinds:
+        if kind is not None and kind().matches(path):
+            return kind()
+    return None
 
 
 def format_of(path: str) -> Format:

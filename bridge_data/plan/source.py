@@ -211,7 +211,7 @@ def together(epochs: EpochsPerShuffle) -> int | None:
     return MANY_EPOCHS if epochs == WITH_REPLACEMENT else epochs
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class FieldAccess:
     """Extracts one value from a sample's decoded parts: from `part`, along `path`, or else from an alternative."""
 
@@ -219,12 +219,12 @@ class FieldAccess:
     path: tuple[str, ...] = ()
     alternatives: tuple[FieldAccess, ...] = ()
 
-    @property
+    @functools.cached_property
     def parts(self) -> tuple[str, ...]:
         """Every part that may be needed: of this access and its alternatives."""
-        return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
+        return tuple(dict.fromkeys(access.part for access in (self, *self.alternatives)))
 
-    @property
+    @functools.cached_property
     def names(self) -> frozenset[str]:
         """The names that these parts may have in a sample; see `part_names`."""
         return all_names(self.parts)

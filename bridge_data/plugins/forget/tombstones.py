@@ -24,24 +24,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
-from bridge_data.data.metadata import META_FOLDER
-from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, ShardStamp, StoredFiles
+from bridge_data.data.withheld import (
+    FORGOTTEN_BRIDGE,
+    FORGOTTEN_JSONL,
+    FilePaths,
+    FoundList,
+    ShardStamp,
+    StoredFiles,
+    lists_beside,
+)
 from bridge_data.errors import DatasetError, bridge_command, listed
 from bridge_data.storage import Location, is_remote, location
 
 ACTIONS = ("forget", "restore", "renew")
 
-MAX_READING = 16
-"""Maximum lists that are read at the same time."""
-
-MAX_ASKED = 16
-"""Files in a folder up to which each is asked whether it is a link."""
-
 COMPARED_BYTES = 1 << 14
 """Bytes at three places of two files that are compared to find copies."""
-
-MAX_LINKS = 40
-"""Links that a path may lead along, as in Linux."""
 
 _FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
 
@@ -343,22 +341,17 @@ def read_lists(files: StoredFiles) -> tuple[ForgetList | None, ...]:
     """The lists that name these files: one for a data set of tars, and else one for each folder with files, None for
     one that no list is of.
 
-    This is the one place where lists are found: by the paths of the files, on a disk also by those along their links. A
-    list is next to the file, and for tars in the `.nv-meta` of any folder above.
-
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
     """
     root, paths_of, are_tars = files.root, files.paths, files.are_tars
-    by_folder: dict[str, list[int]] = {}
-    for number, path in enumerate(paths_of):
-        by_folder.setdefault(path.rpartition("/")[0], []).append(number)
-    num_folders = 1 if are_tars else len(by_folder)
-    paths, lists = _found(root, paths_of, by_folder, are_tars=are_tars)
+    paths = FilePaths.of(files)
+    lists = _parsed_lists(lists_beside(files, paths), root)
+    num_folders = 1 if are_tars else len(paths.numbers)
     if not lists:
         return (None,) * num_folders
-    known = paths.known(by_folder, paths_of)
-    groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
+    known = paths.known(paths_of)
+    groups = {number: 0 if are_tars else group for group, own in enumerate(paths.numbers.values()) for number in own}
     found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
     whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
     below = _paths_below({base.rstrip("/") for _, own_bases in lists for base in own_bases}, known)
@@ -374,23 +367,17 @@ def read_lists(files: StoredFiles) -> tuple[ForgetList | None, ...]:
     return tuple(ForgetList(tuple(own), tuple(own.values())) if own else None for own in found)
 
 
-def _found(
-    root: Location, files: Sequence[str], by_folder: Mapping[str, Sequence[int]], *, are_tars: bool
-) -> "tuple[_Paths, list[tuple[Tombstones, list[str]]]]":
-    """By which paths files are known, and the lists next to and above them, each with the folders that its names are
-    relative to."""
-    own_name = f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE
-    if is_remote(str(root)):
-        paths = _Paths({folder: (folder,) for folder in by_folder}, {})
-        bases = {folder: [own_name] for folder in ([str(root)] if are_tars else by_folder)}
-    else:
-        paths = _Paths.on_disk(by_folder, files)
-        bases = {folder: [FORGOTTEN_BRIDGE] for folder in paths.folders()}
-        for folder in [*bases] if are_tars else ():
-            while own_name not in (names := bases.setdefault(folder, [])):
-                names.append(own_name)
-                folder = os.path.dirname(folder)
-    return paths, _read_all([(base, name) for base, names in bases.items() for name in names], root)
+def _parsed_lists(files: Sequence[FoundList], root: Location) -> list[tuple[Tombstones, list[str]]]:
+    """The lists in `files`, each with the folders that its names are relative to; one that is found in several ways
+    comes once."""
+    found: dict[str, tuple[Tombstones, list[str]]] = {}
+    for base, file, data in files:
+        path = str(file) if is_remote(str(file)) else os.path.realpath(file)
+        if path not in found:
+            of = root if file.name == FORGOTTEN_BRIDGE else location(base)
+            found[path] = Tombstones.parse(data, file, of), []
+        found[path][1].append(base)
+    return [found[path] for path in sorted(found)]
 
 
 class _ByName(NamedTuple):
@@ -418,86 +405,6 @@ def content_digest(path: str, num_bytes: int) -> bytes:
     width = min(COMPARED_BYTES, num_bytes)
     starts = (0, (num_bytes - width) // 2, num_bytes - width)
     return hashlib.blake2b(b"".join(storage.read(path, start, width) for start in starts), digest_size=16).digest()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Paths:
-    """By which paths files are known: the names of each folder, and by the number of a file those along its links."""
-
-    ways: Mapping[str, Sequence[str]]
-    links: Mapping[int, Sequence[str]]
-
-    @classmethod
-    def on_disk(cls, by_folder: Mapping[str, Sequence[int]], files: Sequence[str]) -> "_Paths":
-        """Of `files`, of which these are in each folder: as given, and along links to the real one."""
-        ways, links = {}, {}
-        for folder, numbers in by_folder.items():
-            given, real = os.path.abspath(folder), os.path.realpath(folder)
-            ways[folder] = tuple(dict.fromkeys((given, real)))
-            if found := _links(real, [files[number].rpartition("/")[2] for number in numbers[: MAX_ASKED + 1]]):
-                named = {files[number].rpartition("/")[2]: number for number in numbers}
-                links.update({named[name]: [*_targets(real, name)] for name in found if name in named})
-        return cls(ways, links)
-
-    def folders(self) -> dict[str, None]:
-        """The folders of all these paths."""
-        along = (os.path.dirname(path) for paths in self.links.values() for path in paths)
-        return dict.fromkeys((*(way for ways in self.ways.values() for way in ways), *along))
-
-    def known(self, by_folder: Mapping[str, Sequence[int]], files: Sequence[str]) -> dict[str, list[int]]:
-        """The numbers of the files by path."""
-        found: dict[str, list[int]] = {}
-        for folder, numbers in by_folder.items():
-            for number in numbers:
-                name = files[number].rpartition("/")[2]
-                for path in (*(f"{way}/{name}" for way in self.ways[folder]), *self.links.get(number, ())):
-                    found.setdefault(path, []).append(number)
-        return found
-
-
-def _links(folder: str, names: Collection[str]) -> Collection[str]:
-    """Those of the files `names` in a folder that are links; if there are many, all links in it, without asking for
-    each."""
-    if len(names) <= MAX_ASKED:
-        return [name for name in names if os.path.islink(os.path.join(folder, name))]
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_symlink()]
-    except OSError:  # reading the files reports why
-        return ()
-
-
-def _targets(folder: str, name: str) -> Iterator[str]:
-    """The paths that a link leads along."""
-    path = os.path.join(folder, name)
-    for _ in range(MAX_LINKS):
-        if not os.path.islink(path):
-            return
-        target = os.path.join(os.path.dirname(path), os.readlink(path))
-        path = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
-        yield path
-
-
-def _read_all(files: Sequence[tuple[str, str]], root: Location) -> list[tuple[Tombstones, list[str]]]:
-    """(list, folders that its names are relative to) of each of `files` (such a folder, name of the list below it) that
-    is there; one that is found in several ways comes once."""
-
-    def read(base: str, name: str) -> Tombstones | None:
-        return Tombstones.read(location(base) / name, root if name == FORGOTTEN_BRIDGE else location(base))
-
-    if len(files) > 1 and is_remote(str(root)):
-        from concurrent.futures import ThreadPoolExecutor  # here: it is slow to import
-
-        with ThreadPoolExecutor(MAX_READING) as threads:
-            lists = list(threads.map(lambda file: read(*file), files))
-    else:
-        lists = [read(*file) for file in files]
-    found: dict[str, tuple[Tombstones, list[str]]] = {}
-    for (base, _), own in zip(files, lists, strict=True):
-        if own is not None:
-            path = str(own.file) if is_remote(str(own.file)) else os.path.realpath(own.file)
-            found.setdefault(path, (own, []))[1].append(base)
-    return [found[path] for path in sorted(found)]
 
 
 def _paths_below(bases: Container[str], paths: Iterable[str]) -> dict[str, list[str]]:

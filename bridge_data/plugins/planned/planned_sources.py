@@ -130,9 +130,8 @@ class PlannedSources(PackSources):
             return False
         limit = dataset.batching.max_micro_batches
         return all(
-            (limit is not None and state.next_of(lane) >= limit)
-            or self.lane_packs(dataset, lane, state).upcoming() is None
-            for lane in state.lanes
+            (limit is not None and index >= limit) or self.lane_packs(dataset, lane, state).upcoming() is None
+            for lane, index in state.next_indexes(state.lanes).items()
         )
 
     def check(self, dataset: PackedData, state: LoaderState) -> None:
