@@ -43,7 +43,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.order import Cursor, Geometry, Row, Schedule
-from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.row import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import Packing
 from bridge_data.task.packers import PACKERS

@@ -30,7 +30,7 @@ LAYERS = (
         "order",
         "decode",
     ),
-    *("prepare", "dataset_loaders", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule"),
+    *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule"),
     *("plugins", "energon", "tools"),
 )
 """From the first to the last: what all stages use, the stages, and the core's last room, the DataModule. Above the core

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bridge_data.order import Row
-from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.row import ChunkTable
 from bridge_data.tools.mixing import expected_inflation, windows_of_epoch
 
 FIRST_SHARE, LOW_OFFSETS = 0.05, 0.16

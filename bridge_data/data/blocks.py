@@ -51,7 +51,7 @@ class Cut(Protocol):
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkCut:
     """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
-    as equal as possible; see `order.chunks`."""
+    as equal as possible; see `order.row`."""
 
     chunk_size: int
     block_size: int

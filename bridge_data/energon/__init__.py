@@ -20,13 +20,6 @@ from bridge_data.energon.engine_names import has_stand_in, stand_in
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.dataset_loaders import DatasetLoader as DatasetLoader
-    from bridge_data.dataset_loaders import DatasetLoaderInterface as DatasetLoaderInterface
-    from bridge_data.dataset_loaders import Metadataset as Metadataset
-    from bridge_data.dataset_loaders import MetadatasetV2 as MetadatasetV2
-    from bridge_data.dataset_loaders import TraversedDatasetReference as TraversedDatasetReference
-    from bridge_data.dataset_loaders import load_dataset as load_dataset
-    from bridge_data.dataset_loaders import traverse_metadataset as traverse_metadataset
     from bridge_data.energon.jsonl_and_joined import CrudeJsonlDatasetFactory as CrudeJsonlDatasetFactory
     from bridge_data.energon.jsonl_and_joined import DefaultCrudeJsonlDatasetFactory as DefaultCrudeJsonlDatasetFactory
     from bridge_data.energon.jsonl_and_joined import JoinedWebdatasetFactory as JoinedWebdatasetFactory
@@ -48,6 +41,13 @@ if TYPE_CHECKING:
     from bridge_data.energon.webdatasets import VQAOCRWebdataset as VQAOCRWebdataset
     from bridge_data.energon.webdatasets import VQAWebdataset as VQAWebdataset
     from bridge_data.plan.factories import BaseCoreDatasetFactory as BaseCoreDatasetFactory
+    from bridge_data.plan.opening import DatasetLoader as DatasetLoader
+    from bridge_data.plan.opening import DatasetLoaderInterface as DatasetLoaderInterface
+    from bridge_data.plan.opening import Metadataset as Metadataset
+    from bridge_data.plan.opening import MetadatasetV2 as MetadatasetV2
+    from bridge_data.plan.opening import TraversedDatasetReference as TraversedDatasetReference
+    from bridge_data.plan.opening import load_dataset as load_dataset
+    from bridge_data.plan.opening import traverse_metadataset as traverse_metadataset
     from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset as prepare_metadataset
 
 

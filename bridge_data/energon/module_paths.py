@@ -25,7 +25,7 @@ ELSEWHERE = {
         "AVData AVDecoder AVDecoderType AVWebdatasetDecoder get_clips_uniform get_single_frames_uniform"
     ),
     "bridge_data.decode.image": "ImageDecoderType",
-    "bridge_data.dataset_loaders": "TraversedDatasetReference",
+    "bridge_data.plan.opening": "TraversedDatasetReference",
     "bridge_data.energon.engine_names": (
         "DatasetBlendMode ExtendableDataclassMixin PinMemoryMixin ShardInfo SystemRng SystemRngState WebdatasetInfo "
         "WebdatasetSplits format_sample_detailed"

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
-from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature, Seam
@@ -25,6 +24,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import in_unit
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
+from bridge_data.plan.opening import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.run_options import DatasetOptions, TrainingOptions
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig

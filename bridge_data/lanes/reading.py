@@ -26,7 +26,7 @@ from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, Geometry, SampleRef
-from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, share_open
+from bridge_data.order.row import UNKNOWN_BLOCK_SIZE, share_open
 from bridge_data.plan import Plan
 
 logger = logging.getLogger("bridge_data")

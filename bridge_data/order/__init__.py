@@ -3,8 +3,8 @@
 The modules, each using only those above it:
 
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
-    chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
-    row           the training order of one source: chunks permuted per epoch, assigned to lanes, shuffled in windows
+    row           the training order of one source: cut into chunks (each read by one lane) and blocks (each fetched by
+                  one read), permuted per epoch, assigned to lanes, shuffled in windows
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   reshard left to it comes first; the seam for blends that look at samples
     ordered       the same for the validation order
@@ -26,11 +26,10 @@ A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, 
 The order may only change together with `state.VERSION`: golden files hold it.
 """
 
-from bridge_data.order.chunks import Geometry
 from bridge_data.order.cursor import ALL_PARTS, BEGINNING, Cursor, SampleRef
 from bridge_data.order.ordered import OrderedCursor, OrderedRow
 from bridge_data.order.random_draws import Blend, Phase, Schedule
-from bridge_data.order.row import Row
+from bridge_data.order.row import Geometry, Row
 
 __all__ = [
     "ALL_PARTS",

@@ -1,10 +1,10 @@
 """What to read: sources with their weights, from YAML files whose every mistake is found here.
 
-    opening, formats    a path, or all that a metadataset names, opened; the one table of what can be at a path
+    opening, formats    a path, or all that a metadataset names, opened; data sets as objects; the one table of what can
+                        be at a path
     declared, document  what a metadataset declares, with the settings of the levels above; YAML with lines for errors
-    blending            the blend as a tree and as a flat list of sources
+    blending            the blend as a tree and as a flat list of sources; data that several branches read
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
-    repeated_data       data that several branches read
     folder_contents     the kinds of data files in a folder, and why several are refused
     part_names          names of parts that mean the same: `JPG`, `jpeg`, `jpg`
     dataset_yaml        how samples are built: classes, field maps, `factories` of user code

@@ -26,7 +26,6 @@ from bridge_data import samples
 from bridge_data.data import RawSample
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import bytes_of
-from bridge_data.dataset_loaders import Data
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.lanes.datasets import training_data
@@ -35,6 +34,7 @@ from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.options import check_at_least
 from bridge_data.plan import Source
+from bridge_data.plan.opening import Data
 from bridge_data.plan.source import distinct_names
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.run_options import RunOptions

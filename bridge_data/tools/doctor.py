@@ -33,11 +33,10 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
 from bridge_data.order import Geometry, Row
-from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source, load_plan
-from bridge_data.plan.blending import SAMPLES, in_draws, in_unit
-from bridge_data.plan.repeated_data import RepeatedData
+from bridge_data.plan.blending import SAMPLES, RepeatedData, in_draws, in_unit
 from bridge_data.plan.source import together
 from bridge_data.plugins.planned.costs import open_costs
 from bridge_data.storage import Location, is_remote

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.chunks import ChunkTable
-from bridge_data.order.row import Row, Window
+from bridge_data.order.row import ChunkTable, Row, Window
 
 MAX_SAMPLES = 1 << 18
 """Samples whose chunks are looked up for an estimate."""

@@ -16,7 +16,7 @@ from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunC
 from bridge_data.data.index_file import BridgeIndexWriter, build_segment
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import counts_of
-from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.row import ChunkTable
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
 from bridge_data.prepare.jsonl_lines import prepare_jsonl

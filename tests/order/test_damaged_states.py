@@ -49,8 +49,8 @@ def states(data: Path) -> dict[str, dict[str, Any]]:
     """A state of each kind, as JSON gives it back; of several windows an epoch."""
     made = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridge_data.order.chunks.MIN_WINDOW_SIZE", 16)
-        patch.setattr("bridge_data.order.chunks.MIN_WINDOW_BLOCKS", 1)
+        patch.setattr("bridge_data.order.row.MIN_WINDOW_SIZE", 16)
+        patch.setattr("bridge_data.order.row.MIN_WINDOW_BLOCKS", 1)
         for kind, runs in KINDS.items():
             saved = None
             for num_lanes, num_steps in runs:

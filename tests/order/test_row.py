@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order.chunks import Geometry
-from bridge_data.order.row import Row, _staggered
+from bridge_data.order.row import Geometry, Row, _staggered
 
 COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
 EPOCHS = st.fractions(Fraction(1, 10), 3, max_denominator=60)

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.mixing.statistics import group_inflation
 from bridge_data.order import Geometry, Row
-from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.row import ChunkTable
 from bridge_data.tools.mixing import expected_inflation, mixing_of, windows_of_epoch
 
 COUNTS = [500] * 8

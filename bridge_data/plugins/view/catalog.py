@@ -24,11 +24,11 @@ from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import bytes_of, count_samples, names_of, shard_at
 from bridge_data.data.sample_keys import find, located
 from bridge_data.data.withheld import reader_of
-from bridge_data.dataset_loaders import load_dataset
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
+from bridge_data.plan.opening import load_dataset
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20

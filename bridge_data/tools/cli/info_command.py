@@ -463,7 +463,7 @@ def _described(sample_type: dict[str, Any] | None, file: str) -> Iterator[str]:
 
 def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> _Found:
     """How an order assigns the samples of a data set: chunks, windows, and a lane's share of an epoch."""
-    from bridge_data.order.chunks import ChunkTable
+    from bridge_data.order.row import ChunkTable
     from bridge_data.tools.mixing import overlap
 
     geometry = shuffle.geometry(source, num_lanes)

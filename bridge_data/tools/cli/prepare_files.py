@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.data.subset import gaps
-from bridge_data.dataset_loaders import JOIN_INDEXES
 from bridge_data.errors import ConfigError
+from bridge_data.plan.opening import JOIN_INDEXES
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
     parse_line_range,

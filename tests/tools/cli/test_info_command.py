@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.numbers_data import write_shards
-from bridge_data.order.chunks import ChunkTable
+from bridge_data.order.row import ChunkTable
 from bridge_data.tools.mixing import overlap
 from tests.prepared import write_blend, write_texts
 from tests.tools.cli.conftest import Run
