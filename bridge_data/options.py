@@ -42,8 +42,8 @@ def takes_options(options: Callable[..., Any], ignored: Mapping[str, str] | None
                 if name not in known:
                     hint = did_you_mean(name, known, cutoff=0.6)
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-            if ignored:
-                warn_ignored(**{name: given.pop(name) for name in ignored if name in given})
+            if ignored and (unused := ignored.keys() & given.keys()):
+                warn_ignored(**{name: given.pop(name) for name in unused})
             return function(*args, **given)
 
         call.__signature__ = signature  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ find it. (Options of workers are fields of `WorkerConfig`, whose first ones are 
 """
 
 import dataclasses
+import functools
 import inspect
 import os
 import re
@@ -126,7 +127,7 @@ class TrainingOptions(DatasetOptions):
         _ = self.shuffle  # checks its own
         super().__post_init__()
 
-    @property
+    @functools.cached_property
     def shuffle(self) -> Shuffle:
         """How the order is shuffled."""
         return Shuffle(

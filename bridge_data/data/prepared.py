@@ -106,7 +106,7 @@ class PreparedDataset:
         return self._shards("", list(self.shard_counts))
 
     def _shards(self, split_part: str, names: Sequence[str], **others: Any) -> ShardSet:
-        counts = tuple(self.shard_counts[name] for name in names)
+        counts = tuple(map(self.shard_counts.__getitem__, names))
         return ShardSet(
             root=self.root,
             split_part=split_part,

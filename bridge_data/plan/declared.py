@@ -144,6 +144,8 @@ class Reference:
     scope: Scope
     entries: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
+    format: Any = None
+    """The `formats.Format` of the data; None if nobody has asked yet."""
 
     def error(self, message: str, key: str = "path") -> ConfigError:
         """An error at the line of `key`, or else of the path."""

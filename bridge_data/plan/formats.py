@@ -161,7 +161,7 @@ class PreparedFolder(Format):
         if factory is not None:
             return _factory_source(factory, document, reference, opening)
         config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
-        part, split_config = scope.split_part, _split_config(reference)
+        part, split_config = scope.split_part, _split_config(reference, document)
         make_index = _index_of_energon if opening.makes_indexes else None
         dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, make_index=make_index))
         key = ("shards", path, part, split_config)
@@ -171,7 +171,8 @@ class PreparedFolder(Format):
 
     def with_keys(self, reference: Reference) -> Records:
         dataset = PreparedDataset.open(reference.path, reference.scope.cache.limits)
-        return dataset.split(reference.scope.split_part, split_config=_split_config(reference))
+        _, document = _dataset_yaml(reference)
+        return dataset.split(reference.scope.split_part, split_config=_split_config(reference, document))
 
 
 def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
@@ -180,10 +181,9 @@ def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None
     return None if make is None else make(root, shard_counts, uuid)
 
 
-def _split_config(reference: Reference) -> str | None:
-    """The split file of the prepared folder that `reference` names: from its dataset.yaml, or else the reference; None
-    for the default file."""
-    _, document = _dataset_yaml(reference)
+def _split_config(reference: Reference, document: Node | None) -> str | None:
+    """The split file of the prepared folder that `reference` names: from its dataset.yaml `document`, or else the
+    reference; None for the default file."""
     entry = None if document is None else given(document.mapping("dataset.yaml"), "split_config")
     return reference.text("split_config") if entry is None else entry.text("split_config")
 
@@ -342,7 +342,7 @@ def open_source(reference: Reference, opening: Opening) -> Source:
         DatasetError: if they are damaged.
     """
     with reference.placed("split_config"):
-        found = format_of(reference.path)
+        found: Format = reference.format or format_of(reference.path)
         for key, fit in _SETTINGS.items():
             if key in reference.entries and key not in found.settings:
                 raise reference.error(f"{key} is for {fit}, but {reference.path} {found.describe(reference.path)}", key)

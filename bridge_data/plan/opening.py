@@ -39,7 +39,7 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
-from bridge_data.plan.formats import Opening, format_of, open_source
+from bridge_data.plan.formats import Format, Opening, format_of, open_source
 from bridge_data.plan.in_memory import Items
 from bridge_data.plan.source import EpochsPerShuffle, Source, check_epochs, multiplied
 from bridge_data.samples import CrudeSample
@@ -319,6 +319,7 @@ class DatasetLoader(_Declaring):
         self.trusted_modules = checked_names("trusted_modules", trusted_modules)
         self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # already imported
         self.trust_dataset_code, self.limits = trust_dataset_code, limits
+        self._format: Format | None = None
 
     def _declare(self, scope: Scope) -> Reference:
         kind = self.sample_type
@@ -332,7 +333,7 @@ class DatasetLoader(_Declaring):
             epochs_per_shuffle=multiplied(scope.epochs_per_shuffle, self.shuffle_over_epochs_multiplier),
         )
         entries = {key: as_node(name, self.path) for key, name in given.items() if name is not None}
-        return Reference(path=self.path, scope=inner, entries=entries)
+        return Reference(path=self.path, scope=inner, entries=entries, format=self._format)
 
     def __str__(self) -> str:
         return f"DatasetLoader({self.path})"
@@ -453,8 +454,8 @@ def load_dataset(
     trust: dict[str, Any] = {"trusted_modules": trusted_modules, "limits": limits}
     trust["trust_dataset_code"] = trust_dataset_code
     if document is None:
-        format_of(location)
         made = DatasetLoader(location, **given, **trust)
+        made._format = format_of(location)
     else:
         for name, value in given.items():
             if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
