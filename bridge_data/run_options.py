@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
+from bridge_data.data.plain_data import nearest
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Seam
 from bridge_data.ignored import without_ignored
 from bridge_data.limits import Limits
 from bridge_data.options import check_integer, check_number, check_plain_fields
 from bridge_data.order.plan_order import Shuffle
-from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores import CachePool

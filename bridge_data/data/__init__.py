@@ -9,7 +9,7 @@
     jsonl_file      JSON lines
     withheld        samples that may not be read any more, and the files by which lists of them find them
     sample_keys     from a number to a key, and back, also by `key_index`, which is `index.sqlite`
-    plain_data      JSON and YAML of others, parsed within limits
+    plain_data      JSON and YAML of others, parsed within limits; values with file and line, for errors
 
 To add a kind of data, implement `Records` and a `plan.formats.Format`: see there.
 """

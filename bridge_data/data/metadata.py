@@ -48,6 +48,12 @@ WRITING = ".writing"
 """A folder inside a data set that exists until a `ShardWriter` or a conversion has finished."""
 JSONL_SUFFIX = ".jsonl"
 
+
+def is_jsonl(path: str) -> bool:
+    """Whether `path` is that of a JSONL file."""
+    return path.endswith(JSONL_SUFFIX)
+
+
 _MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)
 

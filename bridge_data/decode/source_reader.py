@@ -18,12 +18,12 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
 from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
+from bridge_data.data.metadata import is_jsonl
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import Parts
 from bridge_data.samples import CrudeSample, Sample, SourceInfo

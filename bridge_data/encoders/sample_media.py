@@ -11,6 +11,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bridge_data.data.metadata import is_jsonl
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.decode.media_kinds import kind_of_name
@@ -37,7 +38,6 @@ from bridge_data.encoders.chat_fields import (
 )
 from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import location
 from bridge_data.task.stores import FileStore, SystemFileStore

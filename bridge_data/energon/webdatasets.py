@@ -12,9 +12,9 @@ from typing import Any, Unpack
 
 from bridge_data.data import Records, open_shards
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.plain_data import as_node
 from bridge_data.errors import ConfigError
 from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
-from bridge_data.plan.document import as_node
 from bridge_data.plan.factories import (
     ChosenParts,
     Decode,

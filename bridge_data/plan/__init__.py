@@ -2,7 +2,7 @@
 
     opening, formats    a path, or all that a metadataset names, opened; data sets as objects; the one table of what can
                         be at a path
-    declared, document  what a metadataset declares, with the settings of the levels above; YAML with lines for errors
+    declared            what a metadataset declares, with the settings of the levels above
     blending            the blend as a tree and as a flat list of sources; data that several branches read
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
     folder_contents     the kinds of data files in a folder, and why several are refused

@@ -15,8 +15,9 @@ from typing import Literal
 
 from bridge_data import storage
 from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.data.plain_data import Node
 from bridge_data.data.prepared import withheld_keys
-from bridge_data.plan.document import Node, located
+from bridge_data.storage import located
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
 _FOLDER = "filesystem"
@@ -50,7 +51,8 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
             )
         ((key, entry),) = entries.items()
         given = entry.text(f"aux {name!r}: {key}")
-        return AuxReference(name, located(given, entry, file), "dataset" if key == "path" else "folder", given)
+        with entry.placed():
+            return AuxReference(name, located(given, file), "dataset" if key == "path" else "folder", given)
     path = given = node.text(f"aux {name!r}")
     match = _URL.fullmatch(given)
     first, plus, second = match["protocol"].partition("+") if match else ("", "", "")
@@ -62,7 +64,8 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
             f"aux {name!r}: unknown form {first}{plus}{second}://; expected a path, filesystem://FOLDER or "
             "filesystem+PROTOCOL://FOLDER"
         )
-    return AuxReference(name, located(path, node, file), "folder" if is_folder else "dataset", given)
+    with node.placed():
+        return AuxReference(name, located(path, file), "folder" if is_folder else "dataset", given)
 
 
 def checked_aux(references: Mapping[str, AuxReference], node: Node) -> dict[str, AuxReference]:

@@ -24,8 +24,8 @@ from fractions import Fraction
 from typing import NoReturn, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data.plain_data import Node
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
 from bridge_data.topology import WorkerConfig
 

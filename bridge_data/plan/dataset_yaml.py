@@ -30,9 +30,9 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data import samples
+from bridge_data.data.plain_data import Node, given, nearest
 from bridge_data.data.records import count_samples, split_part_of
 from bridge_data.errors import ConfigError
-from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
 from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample, required_fields
@@ -50,6 +50,8 @@ _OUR_CLASSES: dict[str, SampleClass] = {
     if isinstance(value, type) and issubclass(value, (Sample, CrudeSample)) and value is not Sample
 }
 _OLD_SUFFIX = "Webdataset"
+TABLE_KEYS = ("sample_type", "field_map", "part_filter")
+"""Settings of the samples of tables, which have no dataset.yaml."""
 _CLASS_KEYS = ("__module__", "__class__")
 _STANDARD_FACTORY = "StandardWebdatasetFactory"
 _ELSEWHERE = {

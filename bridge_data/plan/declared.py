@@ -19,14 +19,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.data import Records, SubsetRange
+from bridge_data.data.plain_data import Node, given, nearest, parse_yaml
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import SAMPLES, Weight, read_weight
-from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
-from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
+from bridge_data.plan.dataset_yaml import OUR_MODULES, TABLE_KEYS, is_our_module, read_subflavors
 from bridge_data.plan.source import EpochsPerShuffle, Source, check_epochs, multiplied
+from bridge_data.storage import located
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 WHERE_KEYS = ("where", "columns")
@@ -387,8 +388,10 @@ def _weight(item: Node, key: str, unit: str) -> Weight:
 def read_reference(node: Node, file: str, scope: Scope) -> Reference:
     """The data set that a node of `file` names."""
     entries = {key: entry for key, entry in node.mapping("reference").items() if entry.value is not None}
+    with entries["path"].placed():
+        path = located(entries["path"].text("path"), file)
     return Reference(
-        path=located(entries["path"].text("path"), entries["path"], file),
+        path=path,
         scope=within(node.mapping("reference"), file, scope),
         entries=entries,
         aux=read_aux(entries["aux"], file) if "aux" in entries else {},

@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from bridge_data import storage
 from bridge_data.data import Records, SubsetRange
+from bridge_data.data.plain_data import Node, nearest
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.ignored import warn_ignored
 from bridge_data.options import path_text
 from bridge_data.plan.blending import Plan, plan_of
-from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.source import EpochsPerShuffle, FieldAccess, Parts, SampleClass, Source, check_epochs
 from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample

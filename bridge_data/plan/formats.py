@@ -19,14 +19,21 @@ from bridge_data.data import PreparedDataset, Records
 from bridge_data.data.index_file import BridgeIndex
 from bridge_data.data.jsonl_file import open_jsonl, read_ranges
 from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, why_unprepared
+from bridge_data.data.plain_data import Node, given
 from bridge_data.data.prepared import MakeIndex
 from bridge_data.data.sample_keys import NO_MEMBER
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import Limits
-from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
+from bridge_data.plan.dataset_yaml import (
+    TABLE_KEYS,
+    SampleConfig,
+    check_parts,
+    find_object,
+    is_our_module,
+    read_sample_config,
+)
 from bridge_data.plan.declared import Reference
-from bridge_data.plan.document import TABLE_KEYS, Node, given
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.folder_contents import KINDS, TEXTS, check_one_kind, files_below, in_words, kinds_of, why_no_lines
 from bridge_data.plan.source import Source

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data import SubsetRange
+from bridge_data.data.plain_data import Node, as_node, parse_yaml
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -37,13 +38,12 @@ from bridge_data.plan.declared import (
     read_splits,
     references,
 )
-from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.formats import Format, Opening, format_of, open_source
 from bridge_data.plan.in_memory import Items
 from bridge_data.plan.source import EpochsPerShuffle, Source, check_epochs, multiplied
 from bridge_data.samples import CrudeSample
-from bridge_data.storage import Location, is_remote
+from bridge_data.storage import Location, absolute, is_remote
 from bridge_data.topology import WorkerConfig
 
 AnyPath: TypeAlias = str | os.PathLike[str]

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from bridge_data import samples as sample_classes
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
-from bridge_data.plan.document import parse_yaml
 from bridge_data.samples import CrudeSample, Sample
 
 CRUDE = "CrudeWebdataset"

@@ -6,11 +6,13 @@ where only a disk will do.
 """
 
 import os
+import posixpath
 import re
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError
+from bridge_data.options import path_text
 from bridge_data.storage.store import STORES, store_of
 
 _DATASET_SERVICE = "dss://"
@@ -177,6 +179,32 @@ def location(path: str | os.PathLike[str]) -> Location:
     if ":" in name and is_remote(name := without_scheme(name)):
         return RemotePath(name)
     return Path(os.path.expanduser(name))
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """`path` as an absolute path, as workers may start in another folder; a URL unchanged.
+
+    Raises:
+        ConfigError: if it is not a path, or a URL of an unknown kind.
+    """
+    path = of_dataset_service(without_scheme(path_text("path", path)))
+    return str(RemotePath(path).absolute()) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def located(text: str, file: str) -> str:
+    """The path or URL that `text` in `file` names: relative to the folder of the file, which may be in a store, with
+    `~` and environment variables.
+
+    Raises:
+        ConfigError: for a URL of an unknown kind, or a variable that is not set.
+    """
+    path = of_dataset_service(os.path.expanduser(without_scheme(with_variables(text))))
+    if is_remote(path):
+        return str(RemotePath(path).absolute())
+    if is_remote(file) and not os.path.isabs(path):
+        base, key = store_of(file).split(file)
+        return f"{base}{posixpath.normpath(posixpath.join('/', posixpath.dirname(key), path))}"
+    return os.path.normpath(os.path.join(os.path.dirname(file), path))
 
 
 def output(name: str, path: str | os.PathLike[str]) -> Location:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
 
+from bridge_data.data.metadata import is_jsonl
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
-from bridge_data.plan.document import is_jsonl
 from bridge_data.running_hook import current_cache
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE

@@ -21,6 +21,7 @@ from bridge_data.data import Records, ShardSet
 from bridge_data.data.index_file import split_name
 from bridge_data.data.jsonl_file import split_gaps
 from bridge_data.data.metadata import META_FOLDER
+from bridge_data.data.plain_data import as_node
 from bridge_data.data.prepared import PreparedDataset, tars_of
 from bridge_data.data.records import place_of, selected_number, stored_number
 from bridge_data.data.tar_files import GZIP_SUFFIXES, open_tar, read_member
@@ -39,12 +40,11 @@ from bridge_data.plan.declared import (
     declare,
     given_clauses,
 )
-from bridge_data.plan.document import absolute, as_node
 from bridge_data.plan.formats import Opening, find_format
 from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
-from bridge_data.storage import on_disk
+from bridge_data.storage import absolute, on_disk
 from bridge_data.tools.lint_checks import (
     KINDS,
     Fault,

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.data import ShardSet, open_shards
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.data.records import count_samples, place_of
 from bridge_data.data.subset import Subset, SubsetRange
 from bridge_data.errors import ConfigError
-from bridge_data.plan.document import parse_yaml
 from tests.data.tars import prepare_by_ratio, write_shards
 
 COUNTS = st.lists(st.integers(0, 6), max_size=8)

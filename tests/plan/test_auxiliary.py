@@ -3,10 +3,10 @@ import shutil
 
 import pytest
 
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.auxiliary import read_aux
-from bridge_data.plan.document import parse_yaml
 from tests.plan.prepared import CRUDE, write_meta
 
 FILE = "/sets/blend.yaml"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.data import ShardSet
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import (
@@ -19,7 +20,6 @@ from bridge_data.plan.blending import (
     read_weight,
     weight_at,
 )
-from bridge_data.plan.document import parse_yaml
 from bridge_data.plan.opening import load_dataset
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample

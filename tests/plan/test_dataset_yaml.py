@@ -7,12 +7,12 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.plan import load_plan
 from bridge_data.plan.dataset_yaml import read_sample_config
-from bridge_data.plan.document import parse_yaml
 from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample, VQASample
 from tests.plan.own_samples import Pair
 from tests.prepared import CRUDE, write_dataset

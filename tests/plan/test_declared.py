@@ -5,9 +5,10 @@ import re
 import pytest
 
 from bridge_data.data import SubsetRange
+from bridge_data.data.plain_data import parse_yaml
 from bridge_data.errors import ConfigError
-from bridge_data.plan.declared import DeclaredBlend, Reference, Scope, declare
-from bridge_data.plan.document import located, parse_yaml
+from bridge_data.plan.declared import DeclaredBlend, Reference, Scope, declare, read_reference
+from bridge_data.storage import located
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
 FIRST = "__module__: megatron.energon\n__class__: Metadataset\n"
@@ -242,7 +243,7 @@ LOCAL, REMOTE = "/sets/blend.yaml", "s3://bucket/sets/blend.yaml"
 def test_paths_are_relative_to_the_file_and_variables_are_replaced(file, text, expected, monkeypatch):
     monkeypatch.setenv("DATA_ROOT", "/data")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert located(text, parse_yaml("path", file), file) == expected
+    assert located(text, file) == expected
 
 
 @pytest.mark.parametrize(
@@ -250,5 +251,6 @@ def test_paths_are_relative_to_the_file_and_variables_are_replaced(file, text, e
     [("ftp://a", "ftp://a: unknown kind of URL"), ("$NOWHERE/coco", r"\$NOWHERE/coco: the environment variable NOWH")],
 )
 def test_what_is_no_path_is_named_with_file_and_line(text, told):
+    node = parse_yaml(f"path: {text}", LOCAL)
     with pytest.raises(ConfigError, match=rf"blend\.yaml:1: {told}"):
-        located(text, parse_yaml("path", LOCAL), LOCAL)
+        read_reference(node, LOCAL, Scope(split_part="train"))

@@ -27,6 +27,7 @@ import numpy as np
 from bridge_data.data import Records
 from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.data.jsonl_file import read_ranges
+from bridge_data.data.plain_data import as_node
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import bytes_of, counts_of, stored_number, stored_records
 from bridge_data.data.withheld import reader_of
@@ -35,7 +36,6 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, Forgo
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.declared import LoadCache, Reference, Scope
-from bridge_data.plan.document import as_node
 from bridge_data.plan.formats import WHOLE, Opening, format_of, open_source
 from bridge_data.plugins.duplicates.hash_groups import MAX_DISTANCE
 from bridge_data.plugins.duplicates.picture_hash import NO_HASH, picture_hash

@@ -6,9 +6,9 @@ Reads the node; no data set is opened. Returns a `DeclaredJoin`. Raises a `Confi
 import dataclasses
 from collections.abc import Sequence
 
+from bridge_data.data.plain_data import Node
 from bridge_data.errors import ConfigError
 from bridge_data.plan.declared import SCOPE_KEYS, Reference, Scope, read_reference, within
-from bridge_data.plan.document import Node
 from bridge_data.plan.formats import Opening
 from bridge_data.plan.source import Source
 from bridge_data.plugins.joins.join_node import JoinNode, read_join

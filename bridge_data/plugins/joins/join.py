@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from bridge_data.data import Records
+from bridge_data.data.plain_data import Node, given
 from bridge_data.data.sample_keys import NO_MEMBER, join_problem
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.document import Node, given
 from bridge_data.plan.source import SampleClass, Source
 from bridge_data.plugins.joins.join_node import JoinNode
 from bridge_data.plugins.joins.joined_reader import Join

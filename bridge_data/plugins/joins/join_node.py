@@ -8,8 +8,9 @@ Source: the `join` of `MetadatasetV2`, https://nvidia.github.io/Megatron-Energon
 import dataclasses
 from typing import cast
 
+from bridge_data.data.plain_data import Node, given, nearest
 from bridge_data.data.sample_keys import NO_MEMBER
-from bridge_data.plan.document import TABLE_KEYS, Node, given, nearest
+from bridge_data.plan.dataset_yaml import TABLE_KEYS
 from bridge_data.plugins.joins.joins import Nonmatch
 
 _MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")

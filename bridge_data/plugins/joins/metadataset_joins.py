@@ -37,7 +37,6 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import absolute
 from bridge_data.plan.formats import format_of
 from bridge_data.plugins.joins.declared_join import DeclaredJoin
 from bridge_data.plugins.joins.joins import (
@@ -52,7 +51,7 @@ from bridge_data.plugins.joins.joins import (
 )
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress, usual_workers
-from bridge_data.storage import location, on_disk
+from bridge_data.storage import absolute, location, on_disk
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:

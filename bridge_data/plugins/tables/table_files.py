@@ -18,12 +18,11 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.data.metadata import expand_path
-from bridge_data.data.plain_data import parse_json_file
+from bridge_data.data.plain_data import Node, as_node, nearest, parse_json_file
 from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import Limits
-from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
+from bridge_data.plan.dataset_yaml import TABLE_KEYS, SampleConfig, read_sample_config
 from bridge_data.plan.declared import Reference
-from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
 from bridge_data.plan.folder_contents import INDEX, SAVED, SAVED_SPLITS, check_one_kind, files_below, is_hidden
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source

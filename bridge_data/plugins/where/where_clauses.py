@@ -10,11 +10,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from bridge_data.data.plain_data import Node, as_node, given
 from bridge_data.data.records import Records, count_samples
 from bridge_data.errors import ConfigError
 from bridge_data.plan.declared import OptionError
-from bridge_data.plan.document import Node, absolute, as_node, given, located
 from bridge_data.plan.source import Source
+from bridge_data.storage import absolute, located
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +45,10 @@ def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...
         if columns is not None:
             raise columns.error("columns: is a file of columns for `where:`, which is missing")
         return ()
-    path = None if columns is None else located(columns.text("columns"), columns, file)
-    return (WhereClause(where.text("where"), path, where),)
+    if columns is None:
+        return (WhereClause(where.text("where"), None, where),)
+    with columns.placed():
+        return (WhereClause(where.text("where"), located(columns.text("columns"), file), where),)
 
 
 def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
