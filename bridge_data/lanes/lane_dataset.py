@@ -184,7 +184,8 @@ class LaneDataset:
         return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
-        """The same data set, ending after `num_micro_batches` of the whole job."""
+        """The same data set, ending after `num_micro_batches` of the whole job; if its state goes on with other lanes,
+        turns of lanes that have no samples left count, so that it may end after fewer."""
         batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         return self.changed(batching=batching, finite=True)
 

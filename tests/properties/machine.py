@@ -531,6 +531,7 @@ class JobMachine(RuleBasedStateMachine):
         has_own = self.topology.world_size == before.world_size and data.draw(st.booleans(), label="own states")
         self._open(states if has_own else saved, is_new_layout=False)
 
+    @precondition(lambda self: not self.case.is_finite or self.case.limit is None)  # the turns of empty lanes count
     @rule(steps=STEPS, topology=topologies(), data=st.data())
     def reshard(self, steps: int, topology: Topology, data: st.DataObject) -> None:
         """Go on with any number of lanes; endless data, with other weights or batches of another size, too."""
