@@ -20,8 +20,6 @@ from bridge_data.later import names_of
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bridge_data.data.media_metadata import AVMetadata as AVMetadata
-    from bridge_data.data.media_metadata import ImageMetadata as ImageMetadata
     from bridge_data.datamodule import DatasetBuildContext as DatasetBuildContext
     from bridge_data.datamodule import EnergonDataloader as EnergonDataloader
     from bridge_data.datamodule import EnergonDatasetBuilder as EnergonDatasetBuilder
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from bridge_data.datamodule import EnergonMultiModalDataModule as EnergonMultiModalDataModule
     from bridge_data.datamodule import cyclic_iter as cyclic_iter
     from bridge_data.decode import SampleDecoder as SampleDecoder
+    from bridge_data.decode.media_metadata import AVMetadata as AVMetadata
+    from bridge_data.decode.media_metadata import ImageMetadata as ImageMetadata
     from bridge_data.encoders import FamilyConfig as FamilyConfig
     from bridge_data.encoders import FamilyTaskEncoder as FamilyTaskEncoder
     from bridge_data.encoders import HFTaskEncoder as HFTaskEncoder
@@ -92,10 +92,10 @@ if TYPE_CHECKING:
     from bridge_data.plugins.metrics.metric_sinks import MetricsReporter as MetricsReporter
     from bridge_data.plugins.metrics.metric_sinks import MetricsServer as MetricsServer
     from bridge_data.plugins.metrics.metric_sinks import TensorBoardSink as TensorBoardSink
+    from bridge_data.plugins.ray.ray_workers import RayWorkers as RayWorkers
     from bridge_data.prepare import ShardWriter as ShardWriter
     from bridge_data.prepare import write as write
     from bridge_data.run_options import Memo as Memo
-    from bridge_data.run_options import RayWorkers as RayWorkers
     from bridge_data.samples import Batch as Batch
     from bridge_data.samples import CaptioningSample as CaptioningSample
     from bridge_data.samples import CrudeSample as CrudeSample

@@ -8,13 +8,13 @@ planned (`get_datasets`), listed without opening anything (`traverse`) or prepar
 import abc
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data import SubsetRange
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import checked_names
 from bridge_data.plan.blending import Plan
@@ -39,6 +39,9 @@ from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.topology import WorkerConfig
 
 Location: TypeAlias = str | os.PathLike[str]
+
+JOIN_INDEXES = Feature[Callable[..., list[Any]]]("join_indexes")
+"""Makes the indexes of the joins of the metadataset at a path, and returns them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -258,8 +261,7 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> list[Any]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared next to a YAML file; write the splits to one")
-        prepare = extension("features", "join_indexes", needed_by=f"{self}.prepare()")
-        made: list[Any] = prepare(self.path)
+        made = JOIN_INDEXES.get(needed_by=f"{self}.prepare()")(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made
 

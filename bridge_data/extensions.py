@@ -1,19 +1,22 @@
 """How the core finds what is not in it: plug-ins of this package, then those of other packages.
 
-Reads a kind of extension and a name. Returns the object that a plug-in offers under it. Raises `ConfigError` if nobody
-does.
+A `Seam` is where plug-ins are asked for: it has a kind, and the type of what they offer. It is declared beside the
+protocol or the setting that it serves, and reads a name. Returns what a plug-in offers under that name. Raises
+`ConfigError` if nobody does, which names the plug-in and the way out. A `Feature` is the seam of a single plug-in.
 
-| kind | name | what is offered | who asks |
+| kind | name | seam | what is offered |
 |---|---|---|---|
-| `formats` | an ending of paths, or a word | a class of `plan.formats.Format` | `plan.formats` |
-| `stores` | a URL scheme | a class of `storage.store.Store` | `storage` |
-| `nodes` | a key of metadatasets | a function that declares the node | `plan.declared` |
-| `withheld` | what lists are beside | a function that finds lists of forgotten samples | `data.withheld` |
-| `extras` | the name in a state | a class of `order.extras.StateExtra` | `order.extras` |
-| `recorders` | the name of the extra | a class of `order.extras.Recorder` | `loader` |
-| `commands` | a command of `bridge-data` | a click command | the command line |
-| `converters` | a kind of tables | a function that opens them | `prepare.converters` |
-| `features` | what a setting needs | as whoever reads the setting says | that module |
+| `formats` | an ending of paths, or a word | `plan.formats` | a class of `Format` |
+| `stores` | a URL scheme | `storage.store` | a class of `Store` |
+| `nodes` | a key of metadatasets | `plan.declared` | a `ReadNode` |
+| `withheld` | what lists are beside | `data.withheld` | a function that finds lists of forgotten samples |
+| `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
+| `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
+| `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
+| `commands` | a command of `bridge-data` | `tools.cli` | a click command |
+| `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
+| `converters` | a kind of tables | `prepare.converters.source_kinds` | a function that opens them |
+| `features` | what a setting needs | whoever reads the setting | as the `Feature` says |
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it
 is asked for. A name that the table lacks is looked for among the entry points of installed packages, in the group
@@ -25,30 +28,120 @@ is asked for. A name that the table lacks is looked for among the entry points o
 Without the folder `bridge_data/plugins` the table is empty, and everything else works.
 """
 
+import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from bridge_data.errors import ConfigError
 
+T = TypeVar("T")
+
+_PLUGINS, _FOLDER = "bridge_data.plugins", "bridge_data/plugins"
+_INSTALL = "Install bridge-data with its plug-ins, or do without what needs it"
+
+
+class Seam(Generic[T]):
+    """Where plug-ins of one kind are asked for. Each offers a T, under a name.
+
+    >>> from collections.abc import Callable
+    >>> Seam[Callable[[], str]]("greetings").find("morning") is None
+    True
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    @property
+    def names(self) -> list[str]:
+        """The names that our plug-ins offer."""
+        return [*_table().get(self.kind, ())]
+
+    @property
+    def names_of_others(self) -> list[str]:
+        """The names that other packages offer."""
+        return [*_offered(self.kind, tuple(sys.path))]
+
+    def find(self, name: str) -> T | None:
+        """What is offered under this name; None if nobody offers it.
+
+        Raises:
+            ConfigError: if two packages offer one, or it cannot be imported from where it is.
+        """
+        target, found = _table().get(self.kind, {}).get(name), None
+        if target is not None:
+            found = _of_ours(target)
+        return _of_others(self.kind, name) if found is None else found
+
+    def get(self, name: str, needed_by: str) -> T:
+        """The same, which the setting `needed_by` needs.
+
+        Raises:
+            ConfigError: if nobody offers it.
+        """
+        found = self.find(name)
+        if found is None:
+            raise ConfigError(f"{needed_by} needs the plug-in {name!r}, which is not installed: {self.lacks}")
+        return found
+
+    @property
+    def lacks(self) -> str:
+        """Where a plug-in is not that is not installed, and the way out, for messages."""
+        return f"it is neither in {_FOLDER} nor among the entry points 'bridge_data.{self.kind}'. {_INSTALL}"
+
+
+class Feature(Generic[T]):
+    """The seam of one plug-in, which offers a T: the extension `name` of the kind `features`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def find(self) -> T | None:
+        """What the plug-in offers; None if it is not installed. Errors as of `Seam.find`."""
+        return Seam[T]("features").find(self.name)
+
+    def get(self, needed_by: str) -> T:
+        """The same, which the setting `needed_by` needs. Errors as of `Seam.get`."""
+        return Seam[T]("features").get(self.name, needed_by)
+
+
+@contextlib.contextmanager
+def importing(needed_by: str, module: str = "") -> Iterator[None]:
+    """Turn the failed import of `module`, or of what it imports, if that is a plug-in of ours which is not there, into
+    a `ConfigError` that names it and says that `needed_by` needs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not f"{error.name}.".startswith(f"{_PLUGINS}."):
+            raise
+        plugins = [one.split(".")[2] for one in (str(error.name), module) if one.startswith(f"{_PLUGINS}.")]
+        what = f"the plug-in {plugins[0]!r}, which is" if plugins else "plug-ins, which are"
+        raise ConfigError(f"{needed_by} needs {what} not installed: not in {_FOLDER}. {_INSTALL}") from error
+
 
 @functools.cache
-def plugin_table() -> Mapping[str, Mapping[str, str]]:
+def _table() -> Mapping[str, Mapping[str, str]]:
     """`bridge_data.plugins.TABLE`: by kind and name, `module:object`; empty if the plug-ins are not installed."""
     try:
-        table: Mapping[str, Mapping[str, str]] = importlib.import_module("bridge_data.plugins").TABLE
+        table: Mapping[str, Mapping[str, str]] = importlib.import_module(_PLUGINS).TABLE
     except ModuleNotFoundError as error:
-        if error.name != "bridge_data.plugins":
+        if error.name != _PLUGINS:
             raise
         return {}
     return table
 
 
-def names_of_extensions(kind: str) -> list[str]:
-    """The names of one kind that our plug-ins offer."""
-    return [*plugin_table().get(kind, ())]
+def _of_ours(target: str) -> Any | None:
+    """The object `module:object` of a plug-in of ours; None if its folder is not there."""
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 @functools.cache
@@ -60,20 +153,8 @@ def _offered(kind: str, path: tuple[str, ...]) -> Mapping[str, list[Any]]:
     return found
 
 
-def names_of_others(kind: str) -> list[str]:
-    """The names of one kind that other packages offer."""
-    return [*_offered(kind, tuple(sys.path))]
-
-
-def find_extension(kind: str, name: str) -> Any | None:
-    """The object of this kind and name; None if nobody offers it.
-
-    Raises:
-        ConfigError: if two packages offer one, or it cannot be imported from the package that does.
-    """
-    if (target := plugin_table().get(kind, {}).get(name)) is not None:
-        module, _, attribute = target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+def _of_others(kind: str, name: str) -> Any | None:
+    """What another package offers."""
     offered = _offered(kind, tuple(sys.path)).get(name, ())
     places = {f"{one.value} of {one.dist.name if one.dist else 'an unknown package'}": one for one in offered}
     if len(places) > 1:
@@ -86,18 +167,3 @@ def find_extension(kind: str, name: str) -> Any | None:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the entry point {name!r} of 'bridge_data.{kind}', {place}: {error}") from error
     return None
-
-
-def extension(kind: str, name: str, needed_by: str) -> Any:
-    """The object of this kind and name, which the setting `needed_by` needs.
-
-    Raises:
-        ConfigError: if nobody offers it.
-    """
-    found = find_extension(kind, name)
-    if found is None:
-        raise ConfigError(
-            f"{needed_by} needs the plug-in {name!r}, which is not installed: it is neither in bridge_data/plugins nor "
-            f"among the entry points 'bridge_data.{kind}' of the installed packages"
-        )
-    return found

@@ -4,12 +4,12 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from bridge_data.errors import ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.run_options import Ends, Memo, PackingKind, RayWorkers, Share, StartMethod
+from bridge_data.run_options import Ends, Memo, PackingKind, PoolOptions, Share, StartMethod
 from bridge_data.task.stores import CachePool
 
 
@@ -31,9 +31,6 @@ class DatasetKeywords(TypedDict, total=False):
     image_decode: str | None
     av_decode: str | None
     video_decode_audio: bool | None
-    ignore_decoder_errors: bool | None
-    handler: ErrorHandler | None
-    parallel_shard_iters: int | None
     sample_type: type[Any] | None
     field_map: Mapping[str, str] | None
     where: str | None
@@ -58,9 +55,6 @@ class TrainingKeywords(TypedDict, total=False):
     image_decode: str | None
     av_decode: str | None
     video_decode_audio: bool | None
-    ignore_decoder_errors: bool | None
-    handler: ErrorHandler | None
-    parallel_shard_iters: int | None
     sample_type: type[Any] | None
     field_map: Mapping[str, str] | None
     where: str | None
@@ -76,7 +70,7 @@ class LoaderKeywords(TypedDict, total=False):
     """Options of `get_loader` besides its own parameters."""
 
     prefetch_factor: int
-    workers: Literal["local", "ray"] | RayWorkers
+    workers: str | Mapping[str, Any] | PoolOptions
     cache_pool: CachePool | None
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
@@ -92,10 +86,6 @@ class LoaderKeywords(TypedDict, total=False):
     max_shared_bytes: int
     ends: Ends
     ledger_path: str | Path | None
-    checkpoint_every_sec: float | None
-    checkpoint_every_min_n_samples: int | None
-    n_checkpoints: int | None
-    gc_collect_every_n_steps: int | None
 
 
 class DataModuleKeywords(TypedDict, total=False):
@@ -115,9 +105,6 @@ class DataModuleKeywords(TypedDict, total=False):
     image_decode: str | None
     av_decode: str | None
     video_decode_audio: bool | None
-    ignore_decoder_errors: bool | None
-    handler: ErrorHandler | None
-    parallel_shard_iters: int | None
     sample_type: type[Any] | None
     field_map: Mapping[str, str] | None
     where: str | None
@@ -128,14 +115,12 @@ class DataModuleKeywords(TypedDict, total=False):
     repeat: bool
     weight_unit: str | None
     seed: int
-    worker_debug_path: str | None
-    worker_log_level: int
     global_error_handler: ErrorHandler
     restore_error_handler: ErrorHandler
     num_lanes: int
     max_open_bytes: int
     prefetch_factor: int
-    workers: Literal["local", "ray"] | RayWorkers
+    workers: str | Mapping[str, Any] | PoolOptions
     cache_pool: CachePool | None
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
@@ -150,10 +135,6 @@ class DataModuleKeywords(TypedDict, total=False):
     max_shared_bytes: int
     ends: Ends
     ledger_path: str | Path | None
-    checkpoint_every_sec: float | None
-    checkpoint_every_min_n_samples: int | None
-    n_checkpoints: int | None
-    gc_collect_every_n_steps: int | None
     eval_batches: int | None
     multiple_validation_sets: bool
     val_batch_drop_last: bool

@@ -79,7 +79,7 @@ def names_of(package: str) -> tuple[Callable[[str], Any], list[str]]:
 
     def find(name: str) -> Any:
         if name in module_of:
-            value = getattr(importlib.import_module(module_of[name]), name)
+            value = getattr(_imported(module_of[name], f"{package}.{name}"), name)
             setattr(sys.modules[package], name, value)
             return value
         if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
@@ -87,6 +87,15 @@ def names_of(package: str) -> tuple[Callable[[str], Any], list[str]]:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, sorted(module_of)
+
+
+def _imported(module: str, needed_by: str) -> ModuleType:
+    """A module of ours. One that needs a plug-in which is not installed is an error that says so."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        with importlib.import_module("bridge_data.extensions").importing(needed_by, module):  # it imports this one
+            raise
 
 
 _IMPORT_AS_ITSELF = re.compile(r"^    from (\S+) import (?:\(\s*)?(\w+) as \2\b", re.MULTILINE)

@@ -1,11 +1,8 @@
-"""Arguments of public functions: options that are written once, arguments of Energon without effect, and checks.
+"""Arguments of public functions: options that are written once, and checks.
 
 An option is a keyword argument that several functions take: a field of a frozen dataclass (see `run_options`). A
 function takes them as `**options` under the decorator `takes_options`, so that `inspect.signature` and `help()` show
 each option with its default.
-
-Calls written for Energon keep working: `IGNORED` lists the arguments that are accepted without effect, with one warning
-each, and what replaces them.
 
 Checks raise errors that say which argument it is, what was given, and what is expected.
 """
@@ -15,26 +12,28 @@ import functools
 import inspect
 import numbers
 import os
-import sys
 import types
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from bridge_data.errors import ConfigError, did_you_mean
+from bridge_data.ignored import warn_ignored
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def takes_options(options: Callable[..., Any]) -> Callable[[F], F]:
-    """Let a function whose last parameter is `**options` take what the class `options` takes, and nothing else.
+def takes_options(options: Callable[..., Any], ignored: Mapping[str, str] | None = None) -> Callable[[F], F]:
+    """Let a function whose last parameter is `**options` take what the class `options` takes, and nothing else; but
+    arguments that are `ignored`, which it warns of.
 
     Its signature shows each of them with its default, except those that are parameters of the function itself. The
     function gets what was given. An unknown keyword argument is a TypeError, which names the nearest known one.
     """
+    without_effect = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ignored or ()]
 
     def decorate(function: F) -> F:
-        signature = _with(inspect.signature(function), inspect.signature(options).parameters.values())
+        taken = [*inspect.signature(options).parameters.values(), *without_effect]
+        signature = _with(inspect.signature(function), taken)
         known = [*signature.parameters]
 
         @functools.wraps(function)
@@ -43,6 +42,8 @@ def takes_options(options: Callable[..., Any]) -> Callable[[F], F]:
                 if name not in known:
                     hint = did_you_mean(name, known, cutoff=0.6)
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+            if ignored:
+                warn_ignored(**{name: given.pop(name) for name in ignored if name in given})
             return function(*args, **given)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -81,44 +82,6 @@ class ShownOptions:
             raise AttributeError("__signature__")
         _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
         return _with(inspect.Signature(parameters), self._options)
-
-
-IGNORED = {
-    "checkpoint_every_sec": "workers keep no checkpoints of their own: the state comes with each batch, at no cost",
-    "checkpoint_every_min_n_samples": "workers keep no checkpoints of their own",
-    "n_checkpoints": "workers keep no checkpoints of their own",
-    "gc_collect_every_n_steps": "workers free memory as they run, and leave the rest to Python",
-    "worker_log_level": "ledger_path of a loader keeps the samples of each micro-batch, in less than a log of keys",
-    "worker_debug_path": "ledger_path of a loader keeps the samples of each micro-batch",
-    "max_samples_per_sequence": "the order is made for all data sets together: get_train_dataset takes it, with effect",
-    "parallel_shard_iters": "how many shards are mixed follows from shuffle_buffer_size and max_samples_per_sequence",
-    "ignore_decoder_errors": "decoding errors are skipped, counted, passed to WorkerConfig.global_error_handler",
-    "handler": "failures are passed to WorkerConfig.global_error_handler",
-}
-"""The arguments, and why they have no effect."""
-
-_warned: set[str] = set()
-
-
-def warn_ignored(**given: Any) -> None:
-    """Warn of arguments that are not None, each once in a process; `given` are names of `IGNORED`."""
-    for name, value in given.items():
-        reason = IGNORED[name]
-        if value is not None and name not in _warned:
-            _warned.add(name)
-            message = f"{name} has no effect in bridge_data and may be left out: {reason}"
-            warnings.warn(message, stacklevel=_levels_to_caller())
-
-
-def _levels_to_caller() -> int:
-    """The `stacklevel` at which `warn_ignored` shows the first line outside this package, and outside `dataclasses`,
-    whose `replace` makes options."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(
-        ("bridge_data.", "dataclasses.")
-    ):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def check_integer(name: str, value: Any, least: int, *, or_none: bool = False) -> None:

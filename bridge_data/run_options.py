@@ -16,11 +16,13 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from bridge_data.errors import ConfigError, ErrorHandler
+from bridge_data.errors import ConfigError
+from bridge_data.extensions import Seam
+from bridge_data.ignored import without_ignored
 from bridge_data.limits import Limits
-from bridge_data.options import IGNORED, check_integer, check_number, check_plain_fields, warn_ignored
+from bridge_data.options import check_integer, check_number, check_plain_fields
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
@@ -77,12 +79,6 @@ class DatasetOptions:
     """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
     video_decode_audio: bool | None = None
     """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
-    ignore_decoder_errors: bool | None = None
-    """No effect: see `bridge_data.options`."""
-    handler: ErrorHandler | None = None
-    """No effect: see `bridge_data.options`."""
-    parallel_shard_iters: int | None = None
-    """No effect: see `bridge_data.options`."""
     sample_type: type[Any] | None = None
     """The class that the samples of all data sets must have."""
     field_map: Mapping[str, str] | None = None
@@ -99,7 +95,6 @@ class DatasetOptions:
         if self.packing == "planned":
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
-        warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,35 +174,17 @@ class Memo:
             check_integer(f"memo: {name}", getattr(self, name), 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RayWorkers:
-    """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
+@runtime_checkable
+class PoolOptions(Protocol):
+    """The options of a pool of workers, found by its name among the plug-ins of the kind `pools`: a dataclass."""
 
-    >>> RayWorkers(num_actors=4, resources={"decoding": 1}).address
-    'auto'
+    def open_pool(self, dataset: Any, config: "LoaderConfig") -> Any:
+        """The `LanePool` of a loader with this data set and these options; None if its workers are to run on this
+        machine."""
 
-    Raises:
-        ConfigError: if a number is out of range.
-    """
 
-    address: str = "auto"
-    """The cluster: "auto" for that of this machine or of `$RAY_ADDRESS`; HOST:PORT, if this machine is a node of it. A
-    cluster that the process has joined by `ray.init` is taken as it is."""
-    num_actors: int | None = None
-    """Actors of this rank; None for as many as `num_workers`."""
-    num_cpus: float = 1
-    """CPUs that Ray reserves for each."""
-    resources: Mapping[str, float] | None = None
-    """Other resources of Ray that each needs, such as {"decoding": 1} to stay on nodes which have that."""
-    required: bool = False
-    """Whether a cluster that cannot be reached is an error. If not, workers start on this machine, with a warning."""
-
-    def __post_init__(self) -> None:
-        check_integer("RayWorkers: num_actors", self.num_actors, 1, or_none=True)
-        check_number("RayWorkers: num_cpus", self.num_cpus, "a positive number of CPUs")
-        check_plain_fields(self, "RayWorkers: ")
-        for name, amount in (self.resources or {}).items():
-            check_number(f"RayWorkers: resources[{name!r}]", amount, "a positive number")
+POOLS = Seam[type[Any]]("pools")
+"""By the name of a pool: a dataclass, the class of its options."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,9 +198,9 @@ class LoaderConfig:
 
     prefetch_factor: int = 2
     """Batches that a worker prepares ahead."""
-    workers: Literal["local", "ray"] | RayWorkers = "local"
-    """Where `num_workers` run: "local", on this machine; "ray", on the Ray cluster of this machine or of
-    `$RAY_ADDRESS`; `RayWorkers`, or a mapping of its options, on another one or in other ways."""
+    workers: str | Mapping[str, Any] | PoolOptions = "local"
+    """Where `num_workers` run: "local", on this machine; or the name of another pool, such as "ray"; or its options,
+    such as `RayWorkers(...)`, or a mapping of these and of its name, as `pool`."""
     cache_pool: CachePool | None = None
     """The cache of the cookers; without one nothing is prefetched for them."""
     memo: Memo | Mapping[str, Any] | None = None
@@ -266,14 +243,6 @@ class LoaderConfig:
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
     one of them; the DataModule does."""
-    checkpoint_every_sec: float | None = None
-    """No effect: see `bridge_data.options`."""
-    checkpoint_every_min_n_samples: int | None = None
-    """No effect: see `bridge_data.options`."""
-    n_checkpoints: int | None = None
-    """No effect: see `bridge_data.options`."""
-    gc_collect_every_n_steps: int | None = None
-    """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
@@ -285,7 +254,8 @@ class LoaderConfig:
         ):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
         check_plain_fields(self, "loader: ")
-        object.__setattr__(self, "workers", _workers(self.workers))
+        if self.workers != "local" and not isinstance(self.workers, PoolOptions):
+            object.__setattr__(self, "workers", _pool_options(self.workers))
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
         if isinstance(self.memo, Mapping):
@@ -296,9 +266,6 @@ class LoaderConfig:
             object.__setattr__(self, "memo", Memo(**self.memo))
         elif self.memo is not None and not isinstance(self.memo, Memo):
             raise ConfigError(f'memo={self.memo!r}: expected a Memo, such as Memo("/dev/shm/run")')
-        warn_ignored(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
-        )
 
     def stall_timeout_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
@@ -308,21 +275,22 @@ class LoaderConfig:
         return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _workers(value: Any) -> Literal["local"] | RayWorkers:
-    """The value of `workers` as the loader takes it."""
-    if value == "ray":
-        return RayWorkers()
-    if isinstance(value, Mapping):
-        known = [field.name for field in dataclasses.fields(RayWorkers)]
-        for name in value:
-            if name not in known:
-                raise unknown_option("workers of a loader", str(name), known)
-        return RayWorkers(**value)
-    if isinstance(value, RayWorkers):
-        return value
-    if value == "local":
-        return "local"
-    raise ConfigError(f"loader: workers={value!r}: expected 'local', 'ray', or RayWorkers(...)")
+def _pool_options(workers: Any) -> PoolOptions:
+    """The options of the pool that `workers` names."""
+    given = {"pool": workers} if isinstance(workers, str) else workers
+    if not isinstance(given, Mapping) or not isinstance(name := given.get("pool"), str):
+        raise ConfigError(
+            f"loader: workers={workers!r}: expected 'local', the name of a pool such as 'ray', its options, or a "
+            "mapping of them with its name as 'pool'"
+        )
+    kind = POOLS.get(name, needed_by=f"workers={workers!r}")
+    options = {option: value for option, value in given.items() if option != "pool"}
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            raise unknown_option(f"workers of the pool {name!r}", str(option), known)
+    made: PoolOptions = kind(**options)
+    return made
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -425,7 +393,7 @@ class RunOptions:
     def with_options(self, owner: str = "a run", **given: Any) -> Self:
         """The same with these options. Errors as of `of`."""
         parts: dict[str, dict[str, Any]] = {}
-        for name, value in given.items():
+        for name, value in without_ignored(given).items():
             if name not in PART_OF:
                 raise unknown_option(owner, name, PART_OF)
             parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value

@@ -13,7 +13,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
-from bridge_data.options import check_integer, warn_ignored
+from bridge_data.ignored import warn_ignored
+from bridge_data.options import check_integer
 from bridge_data.running_hook import active_hook, current_batch_index, current_sample_index
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ class WorkerConfig:
     workers; and one, if the training data have too few samples for more (see `for_samples`). Both are logged. Samples
     stored next to each other are read together; a process (a worker, or this one without workers) keeps at most
     `max_open_bytes` of them until they are needed. Sources that do not fit are read sample by sample. `seed_offset` is
-    the seed of order and augmentation.
-    `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
+    the seed of order and augmentation. `worker_log_level` and `worker_debug_path` have no effect (see `ignored`).
 
     >>> config = WorkerConfig(rank=1, world_size=2, num_workers=4, num_lanes=16)
     >>> list(config.lanes)
@@ -103,8 +103,8 @@ class WorkerConfig:
     num_workers: int
     data_parallel_group: "torch.distributed.ProcessGroup | None" = None
     seed_offset: int = 0
-    worker_debug_path: str | None = None
-    worker_log_level: int = 0
+    worker_debug_path: dataclasses.InitVar[str | None] = None
+    worker_log_level: dataclasses.InitVar[int] = 0
     global_error_handler: ErrorHandler = log_exception
     restore_error_handler: ErrorHandler = reraise_exception
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
@@ -117,7 +117,7 @@ class WorkerConfig:
     global_worker_id = _LeftOut()
     worker_seed = _LeftOut()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, worker_debug_path: str | None, worker_log_level: int) -> None:
         check_integer("WorkerConfig: world_size", self.world_size, 1)
         for name in ("rank", "num_workers", "num_lanes", "max_open_bytes"):
             check_integer(f"WorkerConfig: {name}", getattr(self, name), 0, or_none=name == "num_lanes")
@@ -127,7 +127,8 @@ class WorkerConfig:
                 f"WorkerConfig(rank={self.rank}, world_size={self.world_size}): expected 0 <= rank < world_size. "
                 "The rank is that of the data-parallel group, not the global rank."
             )
-        warn_ignored(worker_log_level=self.worker_log_level or None, worker_debug_path=self.worker_debug_path)
+        if worker_log_level or worker_debug_path:
+            warn_ignored(worker_log_level=worker_log_level or None, worker_debug_path=worker_debug_path)
         self.num_lanes_given = bool(self.num_lanes)
         self.num_lanes = self.num_lanes or self.world_size * self._default_lanes_per_rank()
         if self.num_lanes % self.world_size:

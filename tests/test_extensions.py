@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension, find_extension, names_of_others
+from bridge_data.extensions import Seam
+
+STORES = Seam[type[Path]]("stores")
 
 
 def install(site: Path, package: str, entry_points: str) -> None:
@@ -25,22 +27,22 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_another_package_offers_is_found_and_what_nobody_does_is_named(site: Path) -> None:
     install(site, "theirs", "ours = pathlib:Path")
-    assert find_extension("stores", "ours") is Path
-    assert "ours" in names_of_others("stores")
-    assert find_extension("stores", "nobodys") is None
+    assert STORES.find("ours") is Path
+    assert "ours" in STORES.names_of_others
+    assert STORES.find("nobodys") is None
     with pytest.raises(ConfigError, match=r"nobodys://.*'nobodys'.*bridge_data\.stores"):
-        extension("stores", "nobodys", needed_by="nobodys://")
+        STORES.get("nobodys", needed_by="nobodys://")
 
 
 def test_a_name_that_two_packages_offer_is_refused(site: Path) -> None:
     install(site, "one", "same = pathlib:Path")
     install(site, "two", "same = pathlib:PurePath")
     with pytest.raises(ConfigError, match=r"'same'.*twice: .*(one|two).*(one|two)"):
-        find_extension("stores", "same")
+        STORES.find("same")
 
 
 @pytest.mark.parametrize("target", ["no_such_module_anywhere:Store", "pathlib:NoSuchName"])
 def test_what_cannot_be_imported_names_its_package(site: Path, target: str) -> None:
     install(site, "broken", f"lost = {target}")
     with pytest.raises(ConfigError, match=rf"'lost'.*{target} of broken"):
-        find_extension("stores", "lost")
+        STORES.find("lost")

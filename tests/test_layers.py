@@ -17,8 +17,19 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "extensions", "limits", "options"),
-    *("replacement", "import_hook", "running_hook", "topology", "storage", "data", "plan", "order", "decode"),
+    *("later", "child_process", "process_counts", "samples", "errors", "ignored", "extensions", "limits"),
+    *(
+        "options",
+        "replacement",
+        "import_hook",
+        "running_hook",
+        "topology",
+        "storage",
+        "data",
+        "plan",
+        "order",
+        "decode",
+    ),
     *("prepare", "dataset_loaders", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule"),
     *("plugins", "energon", "tools"),
 )

@@ -19,12 +19,13 @@ from bridge_data import (
     get_train_dataset,
     get_val_dataset,
     get_val_datasets,
-    options,
+    ignored,
 )
 from bridge_data.errors import ConfigError
 from bridge_data.options import takes_options
 from bridge_data.plugins.sharing.assignment import COSTS
 from bridge_data.run_options import (
+    PART_OF,
     DatasetOptions,
     LoaderConfig,
     RunOptions,
@@ -115,34 +116,39 @@ def test_options_change_alone() -> None:
     assert RunOptions.of(num_workers=9).worker.changed(num_workers=1).num_lanes == 8, "the default follows"
 
 
+WITHOUT_EFFECT = sorted({*ignored.IGNORED} - {"max_samples_per_sequence"})
+"""Arguments of Energon's functions without effect; that one has none in factories alone."""
+
+
 def test_ignored_arguments_are_warned_of_once_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(ignored, "_warned", set())
     write_texts(tmp_path / "data", 4)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    of_data: dict[str, Any] = {"parallel_shard_iters": 16, "handler": print, "ignore_decoder_errors": False}
+    of_loader: dict[str, Any] = {"checkpoint_every_sec": 60, "n_checkpoints": 5}
+    of_loader |= {"checkpoint_every_min_n_samples": 2, "gc_collect_every_n_steps": 10}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            for make in (get_val_dataset, get_val_datasets):
-                make(
-                    tmp_path / "data",
-                    split_part="train",
-                    worker_config=config,
-                    batch_size=2,
-                    parallel_shard_iters=16,
-                    handler=print,
-                    ignore_decoder_errors=False,
-                )
+            config = WorkerConfig(0, 1, 0, worker_log_level=1, worker_debug_path="log")
+            for make in (get_val_datasets, get_val_dataset):
+                data = make(tmp_path / "data", split_part="train", worker_config=config, batch_size=2, **of_data)
+            get_savable_loader(data, **of_loader).close()
     told = [str(warning.message) for warning in caught]
-    assert sorted(text.split()[0] for text in told) == ["handler", "ignore_decoder_errors", "parallel_shard_iters"]
-    assert all(options.IGNORED[text.split()[0]] in text for text in told)
+    assert sorted(text.split()[0] for text in told) == WITHOUT_EFFECT
+    assert all(ignored.IGNORED[text.split()[0]] in text for text in told)
     assert {warning.filename for warning in caught} == {__file__}, "the warning shows the caller's line"
+
+
+def test_no_option_of_a_run_is_without_effect() -> None:
+    assert PART_OF.keys().isdisjoint(WITHOUT_EFFECT)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_checkpoints'"):
+        get_loader(None, n_checkpoints=5)  # type: ignore[call-arg]
 
 
 KINDS = {
     name: set(get_args(field.type) if isinstance(field.type, UnionType) else (field.type,))
     for fields in option_fields().values()
     for name, field in fields.items()
-    if name != "worker_log_level"
 }
 
 
@@ -213,7 +219,7 @@ def test_a_warning_shows_the_line_of_who_changes_options(
         lambda: RunOptions.of(**settings),
         lambda: EnergonMultiModalDataModule(str(tmp_path), task_encoder=DefaultTaskEncoder(), **MODULE, **settings),
     ):
-        monkeypatch.setattr(options, "_warned", set())
+        monkeypatch.setattr(ignored, "_warned", set())
         with pytest.warns(UserWarning, match=f"{name} has no effect") as caught:
             make()
         assert [warning.filename for warning in caught if "no effect" in str(warning.message)] == [__file__]

@@ -83,7 +83,7 @@ def job(folder: str, memo: str, samples: int, workers: int) -> dict[str, Any]:
             if number == 0:  # imports and the start of workers are not of decoding
                 cpu_s, begin_s = measuring.cpu_s(), time.perf_counter()
         cpu_s, wall_s = measuring.cpu_s() - cpu_s, time.perf_counter() - begin_s
-        hits = loader.metrics().memo_hits
+        hits = loader.metrics().others["memo_hits"]
     rates = {"cpu_s_per_1000": 1000 * cpu_s / samples, "samples_per_s": samples / wall_s}
     return {**rates, "memo_hits": hits, "digest": digest.hexdigest()}
 

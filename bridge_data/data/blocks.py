@@ -246,7 +246,7 @@ class BlockCache:
         self._bytes_added += num_bytes
         _, passed = self._passed.pop(indices.start, (None, set[int]()))
         self.held.update(dict.fromkeys(indices, block))
-        if index not in passed:  # else they were released in an epoch before
+        if passed and index not in passed:  # else they were released in an epoch before
             self.pass_over(passed)
         if None in block.keys:
             self.pass_over([index for index, key in zip(indices, block.keys, strict=True) if key is None])

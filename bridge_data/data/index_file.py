@@ -119,37 +119,27 @@ class IndexPage:
     def __init__(self, data: memoryview | bytes, names: Sequence[str], has_digests: bool) -> None:
         view = memoryview(data)
         num_samples, num_parts, keys_bytes = _PAGE.unpack_from(view)
-        at = _PAGE.size
-
-        def take(num_bytes: int) -> memoryview:
-            nonlocal at
-            at += num_bytes
-            return view[at - num_bytes : at]
-
-        self.offsets = take(8 * (num_samples + 1)).cast("Q")
-        self._part_offsets = take(8 * num_parts).cast("Q")
-        self.part_sizes = take(8 * num_parts).cast("Q")
-        self.part_ends = take(4 * num_samples).cast("I")
-        self._key_ends = take(4 * num_samples).cast("I")
-        self.name_of_part = take(4 * num_parts).cast("I")
-        self._digests = take(4 * num_parts * has_digests).cast("I")
-        self._keys = take(keys_bytes)
+        by_sample, by_part = 4 * num_samples, 4 * num_parts
+        sizes = (2 * by_sample + 8, 2 * by_part, 2 * by_part, by_sample, by_sample, by_part, by_part * has_digests)
+        ends = accumulate((*sizes, keys_bytes), initial=_PAGE.size)
+        offsets, part_offsets, part_sizes, part_ends, key_ends, name_of_part, digests, self._keys = [
+            view[start:end] for start, end in pairwise(ends)
+        ]
+        self.offsets = offsets.cast("Q")
+        self._part_offsets, self.part_sizes = part_offsets.cast("Q"), part_sizes.cast("Q")
+        self.part_ends, self._key_ends = part_ends.cast("I"), key_ends.cast("I")
+        self.name_of_part, self._digests = name_of_part.cast("I"), digests.cast("I")
         self._names = names
 
     def __len__(self) -> int:
         return len(self.part_ends)
 
-    def key(self, number: int) -> str:
-        """The key of sample `number`."""
-        start = self._key_ends[number - 1] if number else 0
-        return str(self._keys[start : self._key_ends[number]], "utf-8", "surrogateescape")
-
-    def parts(self, number: int) -> list[Part]:
-        """The parts of sample `number`, with their offsets in the shard."""
-        start, end = self.part_ends[number - 1] if number else 0, self.part_ends[number]
-        names, name_of = self._names, self.name_of_part
-        offsets, sizes = self._part_offsets, self.part_sizes
-        return [(names[name_of[i]], offsets[i], sizes[i]) for i in range(start, end)]
+    def sample(self, number: int) -> tuple[str, list[Part]]:
+        """The key of sample `number`, and its parts, with their offsets in the shard."""
+        first, start = (self._key_ends[number - 1], self.part_ends[number - 1]) if number else (0, 0)
+        key, end = str(self._keys[first : self._key_ends[number]], "utf-8", "surrogateescape"), self.part_ends[number]
+        names = map(self._names.__getitem__, self.name_of_part[start:end])
+        return key, list(zip(names, self._part_offsets[start:end], self.part_sizes[start:end], strict=True))
 
     def digests(self, number: int) -> dict[str, int]:
         """The CRC-32 of the content of each part of sample `number`."""
@@ -182,7 +172,7 @@ class IndexPage:
         start = ends[0]
         text = str(self._keys[start : ends[-1]], "utf-8", "surrogateescape")
         if len(text) < ends[-1] - start:  # bytes are not characters
-            return [self.key(number) for number in range(first, last + 1)]
+            return [self.sample(number)[0] for number in range(first, last + 1)]
         return [text[begin - start : end - start] for begin, end in pairwise(ends)]
 
 
@@ -218,20 +208,17 @@ class Segment:
         return self._count
 
     def sample(self, position: int) -> tuple[str, list[Part]]:
-        """Key and parts of the sample at `position`."""
+        """The key of the sample at `position`, and its parts, with their offsets in the shard."""
         number, at = divmod(position, self._page_samples)
-        page = kept_page(self, number)
-        return page.key(at), page.parts(at)
+        return kept_page(self, number).sample(at)
 
     def key(self, position: int) -> str:
         """The key of the sample at `position`."""
-        number, at = divmod(position, self._page_samples)
-        return kept_page(self, number).key(at)
+        return self.sample(position)[0]
 
     def parts(self, position: int) -> list[Part]:
-        """The parts of the sample at `position`, with their offsets in the shard."""
-        number, at = divmod(position, self._page_samples)
-        return kept_page(self, number).parts(at)
+        """The parts of the sample at `position`."""
+        return self.sample(position)[1]
 
     def digests(self, position: int) -> dict[str, int]:
         """The CRC-32 of the content of each part of the sample at `position`, if the segment has digests."""

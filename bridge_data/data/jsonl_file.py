@@ -18,7 +18,7 @@ import functools
 import os
 import struct
 import zlib
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from bridge_data import storage
@@ -36,9 +36,8 @@ from bridge_data.data.records import (
     contents_of,
     label_of,
 )
-from bridge_data.data.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package, columns_of
 from bridge_data.data.sample_keys import find, join_problem, keys_of, number_of_key
-from bridge_data.data.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
+from bridge_data.data.sample_offsets import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.data.subset import Subset, SubsetRange, gaps
 from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -229,11 +228,6 @@ def _problem(records: JsonlLines) -> None:
     return None
 
 
-@columns_of.register
-def _columns(records: JsonlLines) -> SampleColumns:
-    return _LineColumns(records)
-
-
 @contents_of.register
 def _contents(records: JsonlLines) -> Contents:
     return records.contents
@@ -243,34 +237,6 @@ def _contents(records: JsonlLines) -> Contents:
 def _files(records: JsonlLines) -> StoredFiles:
     name, path = records.root.name, str(records.root)
     return StoredFiles(records.root, [name], [path], lambda _: records.stamp, lambda _, position: position)
-
-
-class _LineColumns(SampleColumns):
-    """The columns of a JSONL file, whose index says where each line starts."""
-
-    has_shard_in_full_key = False
-
-    def types(self) -> dict[ColumnPath, Any]:
-        return super().types() | {BYTES: arrow_package().int64()}
-
-    def identity(self) -> list[Any]:
-        return [*storage.version(self._records.root)]
-
-    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
-        if BYTES not in wanted:
-            return {}
-        reader = self._records.reader()
-        return {
-            BYTES: arrow_package().array(
-                [_line_bytes(reader.byte_ranges(range(index, index + 1))) for index in samples]
-            )
-        }
-
-
-def _line_bytes(ranges: Sequence[ByteRange]) -> int:
-    """The bytes of a line; its range includes the byte before it, except for the first line."""
-    ((_, start, num_bytes),) = ranges
-    return num_bytes - (1 if start else 0)
 
 
 class JsonlSample(RawSample):
@@ -320,7 +286,7 @@ class JsonlReader(RecordReader):
             return None
         ((_, start, num_bytes),) = found
         samples = self._cut_out(block, start, storage.read(self.dataset_path, start, num_bytes))
-        return Block(self._lines.root.name, block, samples, num_bytes)
+        return Block(self._lines.root.name, block, *samples, num_bytes)
 
     def part_names(self, shard: int) -> Collection[str]:
         return (PART,)

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -83,8 +84,7 @@ ByteRange: TypeAlias = tuple[str, int, int]
 """Path or URL of a file, offset in it, number of bytes."""
 
 
-@dataclasses.dataclass(slots=True)
-class Samples:
+class Samples(NamedTuple):
     """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
 
     Each of `contents` is the one part `name` of a sample, or a dict of its parts if `name` is None. A sample that could
@@ -96,17 +96,19 @@ class Samples:
     name: str | None = None
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Block:
-    """Samples that were read at once, `num_bytes` in all. `numbers` are those that they have in the data set itself; in
-    the cache that holds the block, they are numbered from `first` on. Samples that were taken are None."""
+    """Samples that were read at once, `num_bytes` in all; `keys`, `contents` and `name` are those of `Samples`.
+    `numbers` are those that they have in the data set itself; in the cache that holds the block, they are numbered from
+    `first` on. Samples that were taken are None."""
 
-    __slots__ = ("contents", "first", "keys", "name", "num_bytes", "numbers", "shard_name")
-
-    def __init__(self, shard_name: str, numbers: Sequence[int], samples: Samples, num_bytes: int) -> None:
-        self.shard_name, self.numbers, self.num_bytes = shard_name, numbers, num_bytes
-        self.keys: list[Any] = samples.keys
-        self.contents, self.name = samples.contents, samples.name
-        self.first = 0
+    shard_name: str
+    numbers: Sequence[int]
+    keys: list[Any]
+    contents: list[Any]
+    name: str | None
+    num_bytes: int
+    first: int = 0
 
     def drop(self, index: int) -> None:
         """Release a sample."""
@@ -114,10 +116,11 @@ class Block:
 
     def at(self, positions: Sequence[int]) -> Block:
         """The samples at some positions."""
-        keys, contents = ([column[at] for at in positions] for column in (self.keys, self.contents))
+        numbers, keys, contents = (
+            [column[at] for at in positions] for column in (self.numbers, self.keys, self.contents)
+        )
         num_bytes = self.num_bytes * len(positions) // len(self.keys)
-        numbers = [self.numbers[at] for at in positions]
-        return Block(self.shard_name, numbers, Samples(keys, contents, self.name), num_bytes)
+        return Block(self.shard_name, numbers, keys, contents, self.name, num_bytes)
 
 
 class RecordReader(abc.ABC):
@@ -169,8 +172,8 @@ class Records(Protocol):
     contiguous range of samples, such as a JSONL file, or a row group.
 
     These six members are all that a kind of data must have. What else may be known without reading samples is asked of
-    functions, for which a class registers its own way: `sample_keys.keys_of` and `find`, `sample_columns.columns_of`,
-    `withheld.files_of`, and `verified`, `contents_of` and `derivation_of` here.
+    functions, for which a class registers its own way: `sample_keys.keys_of` and `find`, `withheld.files_of`, and
+    `verified`, `contents_of` and `derivation_of` here; `prepare.sample_columns.columns_of`.
     """
 
     @property
@@ -202,12 +205,12 @@ class Records(Protocol):
 
 def count_samples(records: Records) -> int:
     """The number of samples of all shards."""
-    return sum(count for _, count in records.shards)
+    return sum(counts_of(records))
 
 
 def counts_of(records: Records) -> list[int]:
     """The number of samples of each shard."""
-    return [count for _, count in records.shards]
+    return list(map(operator.itemgetter(1), records.shards))
 
 
 def names_of(records: Records) -> list[str]:

@@ -13,19 +13,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bridge_data.data.records import Selection, count_samples, counts_of, label_of
-from bridge_data.data.sample_columns import (
-    INDEX,
-    ColumnBatch,
-    ColumnPath,
-    KeyedTable,
-    SampleColumns,
-    arrow_package,
-    columns_of,
-)
 from bridge_data.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -197,44 +188,6 @@ class Subset(Selection):
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
-
-
-@columns_of.register
-def _columns(records: Subset) -> SampleColumns:
-    return _RangeColumns(records)
-
-
-class _RangeColumns(SampleColumns):
-    """The columns of the data set that `subset` is of, with numbers of its own."""
-
-    def __init__(self, subset: Subset) -> None:
-        super().__init__(subset)
-        self._of_all = columns = columns_of(subset.records)
-        self._start, self._end = subset.start, subset.end
-        self.key, self.shard = columns.key, columns.shard
-        self.has_shard_in_full_key = columns.has_shard_in_full_key
-
-    def types(self) -> dict[ColumnPath, Any]:
-        return self._of_all.types()
-
-    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
-        return self._of_all.keyed(wanted)
-
-    def identity(self) -> list[Any]:
-        return self._of_all.identity()
-
-    def fix_text(self) -> str:
-        return self._of_all.fix_text()
-
-    def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
-        arrow = arrow_package()
-        for indices, values in self._of_all.batches([path for path in wanted if path != INDEX]):
-            kept = (indices >= self._start) & (indices < self._end)
-            numbers = indices[kept] - self._start
-            found = {path: array.filter(arrow.array(kept)) for path, array in values.items()}
-            if INDEX in wanted:
-                found[INDEX] = arrow.array(numbers)
-            yield numbers, found
 
 
 def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from bridge_data import storage
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, derivation_of
 from bridge_data.errors import ForgottenSampleError
-from bridge_data.extensions import extension, find_extension
+from bridge_data.extensions import Seam
 from bridge_data.storage import Location, location
 
 SampleKey = tuple[str, str]
@@ -97,9 +97,13 @@ class Nothing:
         """Nothing."""
 
 
+_LISTS = Seam[Callable[[Any], Any]]("withheld")
+"""`records`: their `Withheld`. `files`: what `withheld_in` returns of `StoredFiles`."""
+
+
 @functools.cache
 def _finder(name: str) -> Callable[[Any], Any] | None:
-    return find_extension("withheld", name)
+    return _LISTS.find(name)
 
 
 def withheld(records: Records) -> Withheld:
@@ -138,7 +142,7 @@ def _refuse_lists_of(files: StoredFiles) -> None:
     for folder in folders:
         for name in (f"{META_FOLDER}/{FORGOTTEN_JSONL}", FORGOTTEN_BRIDGE):
             if storage.is_file(folder / name):
-                extension("withheld", "records", needed_by=f"{folder / name}, a list of samples not to be read,")
+                _LISTS.get("records", needed_by=f"{folder / name}, a list of samples not to be read,")
 
 
 def withheld_in(files: StoredFiles) -> Sequence[tuple[int, int, str]]:

@@ -5,8 +5,8 @@ evaluations, with `save_state` and `restore_state`.
 
     module             `EnergonMultiModalDataModule`, the front; Lightning's hooks
     bridge             the same as Megatron-Bridge's `DatasetProvider`: its config, and the builder of its loaders
-    rank_loader        the loader of this rank, or what stands in its place on a rank without data
-    trainer_loaders    `EnergonDataloader`: endless, saved and restored for all ranks at once; evaluations
+    trainer_loaders    the loader of this rank; `EnergonDataloader`: endless, saved and restored for all ranks at once;
+                       evaluations
     batch_schedule     the global batch size of each step
     encoder_settings   settings beside a ready task encoder: the encoder's own, or refused
     lightning_trainer  what a Lightning `Trainer` must be set to, and its progress

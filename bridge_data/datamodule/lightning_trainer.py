@@ -14,7 +14,6 @@ from typing import Any
 from lightning.pytorch.callbacks import BatchSizeFinder
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.rank_loader import IdleDataloader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
 
@@ -154,7 +153,7 @@ def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
     check_no_batch_size_finder(trainer)
     name = f"limit_{stage}_batches"
     value = getattr(trainer, name)
-    if not isinstance(value, float) or value in (0.0, 1.0) or isinstance(loader, IdleDataloader):
+    if not isinstance(value, float) or value in (0.0, 1.0):
         return
     try:
         len(loader)
@@ -236,7 +235,7 @@ def num_in_epoch(trainer: Any, num_micro_batches: int) -> int:
 
 def follow(
     trainer: Any,
-    loader: EnergonDataloader | IdleDataloader,
+    loader: EnergonDataloader,
     loaded_in_epoch: int | None,
     world_size: int,
     num_micro_batches: int,
@@ -246,10 +245,7 @@ def follow(
     micro-batches of all ranks in its epoch."""
     if loaded_in_epoch is not None:
         _set_progress(trainer, loader.first_micro_batch, loaded_in_epoch, world_size, num_micro_batches)
-    if isinstance(loader, EnergonDataloader):
-        loader.follow(
-            functools.partial(num_trained, trainer), functools.partial(num_in_step, trainer, num_micro_batches)
-        )
+    loader.follow(functools.partial(num_trained, trainer), functools.partial(num_in_step, trainer, num_micro_batches))
 
 
 def _set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_micro_batches: int) -> None:

@@ -18,13 +18,12 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
-from bridge_data.datamodule.rank_loader import IdleDataloader, RankLoader, rank_loader
-from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
+from bridge_data.datamodule.trainer_loaders import EnergonDataloader, RankLoader, ValidationDataloader, rank_loader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -49,7 +48,14 @@ _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Ligh
 _SEQ_LENGTH = int(str(SEQ_LENGTH))
 """The default of `seq_length`: an object of its own, to tell it from the same number given."""
 
-ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
+Balancing: TypeAlias = Callable[[BatchSchedule, int, WorkerConfig], Any]
+"""Says how ranks share the so many micro-batches that each has of a step; None if they do not."""
+
+_BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]]("balance")
+"""By the value of the option `balance`."""
+
+_STEP_ASSIGNMENT = Feature[Callable[[LaneDataset, RunOptions, BatchSchedule, int], LaneDataset]]("step_assignment")
+"""The data set whose packs of a step are assigned to so many ranks before they are read."""
 
 
 class _Option:
@@ -181,24 +187,24 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             **kwargs,
         )
         self._val_ends = kwargs.get("ends")
-        self.train_dataloader_object: EnergonDataloader | IdleDataloader | None = None
-        self.val_dataloader_object: ValLoader | list[ValLoader] | None = None
+        self.train_dataloader_object: EnergonDataloader | None = None
+        self.val_dataloader_object: ValidationDataloader | list[ValidationDataloader] | None = None
         self._val_names: list[str] = []
         self._loaded_state: LoaderState | None = None
         self._loaded_in_epoch: int | None = None
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._epoch: DataEpoch | None = None
-        self._test_dataloader: ValLoader | None = None
+        self._test_dataloader: ValidationDataloader | None = None
         self._checked_skips(1)
         self._early_server = EarlyServer(self._start_method)
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
-        self._balancing: Callable[[BatchSchedule, int, WorkerConfig], Any] | None = None
+        self._balancing: Balancing | None = None
         """What says how ranks balance a step; None if they do not."""
         if balance is not False and not self.options.assigns_packs:
-            balanced_by = extension("features", "balance", needed_by=f"balance={balance!r}")
+            balanced_by = _BALANCE.get(needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
         if task_encoder is not None:
             self._check_beside(task_encoder)
@@ -250,9 +256,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             num_ranks = worker_config.world_size
             if not self.options.assigns_packs:
                 return dataset
-            assignment = extension("features", "step_assignment", needed_by=f"balance={self.options.trainer.balance!r}")
-            assigned: LaneDataset = assignment(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
-            return assigned
+            assigned = _STEP_ASSIGNMENT.get(needed_by=f"balance={self.options.trainer.balance!r}")
+            return assigned(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)
@@ -262,11 +267,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The data of the validation split, one data set per source, with the source."""
         return validation_sources(self.path, self._validation_options, worker_config, self.validation_task_encoder)
 
-    def build(self) -> tuple[EnergonDataloader | IdleDataloader, ValLoader | list[Any] | None]:
+    def build(self) -> tuple[EnergonDataloader, ValidationDataloader | list[Any] | None]:
         """The loaders for training and validation."""
         return self.train_dataloader(), self.val_dataloader()
 
-    def train_dataloader(self) -> EnergonDataloader | IdleDataloader:
+    def train_dataloader(self) -> EnergonDataloader:
         """The training loader; the same object on every call.
 
         Raises:
@@ -285,20 +290,16 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             balancing = None if self._balancing is None else self._balancing(schedule, num_micro_batches, config)
             strict = self.options.trainer.strict_restore
             loader = self._rank_loader(dataset, self.options.loader, balancing)
-            train = (
-                None
-                if loader is None
-                else EnergonDataloader(loader, strict=strict, before_first=self._check_validation_workers)
+            self.train_dataloader_object = EnergonDataloader(
+                loader, strict=strict, before_first=self._check_validation_workers
             )
-            self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
                 self.train_dataloader_object.restore_state(self._loaded_state)
                 self._loaded_state = None
         else:
             lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
-        if isinstance(self.train_dataloader_object, EnergonDataloader):
-            self.train_dataloader_object.by_pass = by_pass
+        self.train_dataloader_object.by_pass = by_pass
         if self.trainer is not None:
             steps = (config.world_size, num_micro_batches)
             lightning_trainer.follow(self.trainer, self.train_dataloader_object, self._loaded_in_epoch, *steps)
@@ -325,7 +326,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             lightning_trainer.tell_of_no_validation(self.trainer, epoch)
         return num_overfitted, by_pass
 
-    def val_dataloader(self) -> ValLoader | list[Any] | None:
+    def val_dataloader(self) -> ValidationDataloader | list[Any] | None:
         """The validation loader; with `multiple_validation_sets`, those of the sources, in the order of
         `validation_datasets`. For a split without samples: None, or `[]` for Lightning, which does not accept None."""
         cyclic = self.trainer is None
@@ -344,8 +345,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             self.val_dataloader_object = loaders if self.options.trainer.multiple_validation_sets else loaders[0]
         made = self.val_dataloader_object
         for loader in made if isinstance(made, list) else [made]:
-            if isinstance(loader, ValidationDataloader):
-                loader.cyclic = cyclic
+            loader.cyclic = cyclic
             if self.trainer is not None:
                 lightning_trainer.check_evaluation(self.trainer, "val", loader)
         return made
@@ -357,17 +357,17 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.val_dataloader()
         return list(self._val_names)
 
-    def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
+    def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader:
         ends = self._val_ends or ("even" if is_distributed() else "uneven")
         config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
-        loader = self._rank_loader(dataset, config)
-        if loader is None:
-            return IdleDataloader(dataset.worker_config)
         return ValidationDataloader(
-            loader, cyclic=False, eval_batches=self.options.trainer.eval_batches, num_trained=self._num_trained
+            self._rank_loader(dataset, config),
+            cyclic=False,
+            eval_batches=self.options.trainer.eval_batches,
+            num_trained=self._num_trained,
         )
 
-    def _rank_loader(self, dataset: LaneDataset, config: LoaderConfig, balancing: Any = None) -> RankLoader | None:
+    def _rank_loader(self, dataset: LaneDataset, config: LoaderConfig, balancing: Any = None) -> RankLoader:
         loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection, balancing)
         if dataset.worker_config.num_workers:
             self._early_server.release()  # the loader has it now
@@ -384,15 +384,13 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """Wait for the workers of validation loaders that were made: what they cannot import should not end a run at
         its first evaluation."""
         made = self.val_dataloader_object
-        for loader in made if isinstance(made, list) else [made]:
-            if isinstance(loader, ValidationDataloader):
-                loader.dataloader.wait_for_workers(math.inf)
+        for loader in made if isinstance(made, list) else [made] if made is not None else []:
+            loader.dataloader.wait_for_workers(math.inf)
 
     def _num_trained(self) -> int:
-        loader = self.train_dataloader_object
-        return loader.num_draws if isinstance(loader, EnergonDataloader) else 0
+        return 0 if self.train_dataloader_object is None else self.train_dataloader_object.num_draws
 
-    def test_dataloader(self) -> ValLoader | None:
+    def test_dataloader(self) -> ValidationDataloader | None:
         """The loader for `Trainer.test`: the split part `test`, in order and once; None without a trainer.
 
         Raises:

@@ -1,25 +1,85 @@
-"""The loaders as trainers use them: training is endless, and saved and restored for all ranks at once; every evaluation
-starts at the first sample.
+"""The loaders of a rank as trainers use them: training is endless, and saved and restored for all ranks at once; every
+evaluation starts at the first sample.
 
-Reads a loader. Returns, for training, its batches, endlessly. The state of rank 0 has all lanes of the job, so any
-number of ranks can be restored from it. It is the position after the last batch delivered, even if the consumer
-prefetches: batches that were prefetched and never delivered come again. Returns, for validation, one pass at a time for
-Lightning, batches without end for Megatron, which only calls `next`.
+Reads a data set of this data-parallel rank, and process groups. `rank_loader` returns the loader of this rank: of its
+own lanes, or one that shares batches with other ranks. `EnergonDataloader` returns its batches for training, endlessly.
+The state of rank 0 has all lanes of the job, so any number of ranks can be restored from it. It is the position after
+the last batch delivered, even if the consumer prefetches: batches that were prefetched and never delivered come again.
+`ValidationDataloader` returns one pass at a time for Lightning, batches without end for Megatron, which only calls
+`next`.
 """
 
 import collections
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from bridge_data.datamodule.rank_loader import RankLoader
+from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
 from bridge_data.errors import DatasetError, StateError
+from bridge_data.extensions import Feature
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_state
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.samples.collation import with_tensors
 
 T = TypeVar("T")
+
+
+class RankLoader(Protocol):
+    """A loader of one rank: that of its own lanes (`SavableDataLoader`), or by a plug-in, which shares batches between
+    ranks. Batches and states are the same, whichever rank reads."""
+
+    @property
+    def is_within_step(self) -> bool:
+        """Whether the last batch came with the state before it, because the rest of its step is still to come."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this rank gets no batches, so that it has no position either."""
+
+    @property
+    def dataset(self) -> LaneDataset: ...
+    @property
+    def skipped(self) -> dict[str, int]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics: ...
+    def snapshot(self) -> LoaderState: ...
+    def save_state_rank(self) -> dict[str, Any]: ...
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None: ...
+    def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
+    def close(self) -> None: ...
+
+
+_SHARE = Feature[Callable[[LaneDataset, LoaderConfig, Share, Any, Any], RankLoader]]("share")
+
+
+def rank_loader(
+    dataset: LaneDataset, config: LoaderConfig, share: Share, pg_collection: Any, balancing: Any = None
+) -> RankLoader:
+    """The loader of this rank. All ranks of its data-, tensor- and context-parallel groups must call it, and with
+    "broadcast" or `balancing` (see the plug-in `balance`) all of the job, in the same order.
+
+    Raises:
+        ConfigError: if the ranks of the replica are not known, balanced ranks should end evenly, or what shares batches
+            is not installed.
+        StateError: on all of these ranks, if what they have found beside the data differs.
+    """
+    groups = groups_beside(pg_collection) if share == "replicate" else ()
+    check_agreement(dataset.extras, dataset.worker_config, groups)
+    is_validation = dataset.fingerprint()["order"] == "ordered"
+    if not is_validation:  # its position has the sums of the ledger on all ranks, also on those that write no file
+        dataset = with_extras(dataset, config)
+    if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
+        config = dataclasses.replace(config, ledger_path=None)
+    if share == "replicate" and balancing is None:
+        return open_loader(dataset, config)
+    shared = _SHARE.get(needed_by="balance" if share == "replicate" else f"share={share!r}")
+    return shared(dataset, config, share, pg_collection, balancing)
 
 
 class EnergonDataloader(Iterator[Any]):
@@ -104,12 +164,14 @@ class EnergonDataloader(Iterator[Any]):
 
     def save_state(self) -> dict[str, Any]:
         """The position after the last batch delivered, or before the first of an incomplete step, as plain
-        data: on data-parallel rank 0 that of the whole job, on the others that of their own lanes. All ranks must call
-        it, after the same number of batches.
+        data: on data-parallel rank 0 that of the whole job, on the others that of their own lanes; empty on a rank that
+        gets no batches. All ranks must call it, after the same number of batches.
 
         Raises:
             StateError: on all ranks, if they are not at the same batch.
         """
+        if self.dataloader.is_idle:
+            return {}
         self._forget_whole_steps()
         own = self._states[0] if self._states else self.dataloader.snapshot()
         if not self._states and self.dataloader.is_within_step:

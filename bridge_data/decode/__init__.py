@@ -1,10 +1,11 @@
-"""Decoding: the bytes of parts become objects; and loaders, which read and decode the samples of a source.
+"""Decoding: the bytes of parts become objects; and readers of sources, which read and decode their samples.
 
 image            images to an array, a tensor or a Pillow image, in their own size or resized
 av               video and audio, decoded on request
 field_types      checks values against the types that a sample class declares
 sample_decoder   chooses the handler of a part by its extension; decodes text, numbers, arrays and plain data
-sample_loader    reads and decodes sample i of a source, or of a join of sources
+source_reader    reads and decodes sample i of a source
+media_kinds      which files are media; `named_media`, how rows name them; `media_metadata`, sizes and durations
 """
 
 from typing import TYPE_CHECKING
@@ -14,9 +15,9 @@ from bridge_data.later import names_of
 if TYPE_CHECKING:
     from bridge_data.decode.image import IMAGE_FORMS as IMAGE_FORMS
     from bridge_data.decode.sample_decoder import SampleDecoder as SampleDecoder
-    from bridge_data.decode.sample_loader import Loader as Loader
-    from bridge_data.decode.sample_loader import SampleLoader as SampleLoader
-    from bridge_data.decode.sample_loader import open_loader as open_loader
+    from bridge_data.decode.source_reader import SingleSourceReader as SingleSourceReader
+    from bridge_data.decode.source_reader import SourceReader as SourceReader
+    from bridge_data.decode.source_reader import open_source_reader as open_source_reader
 
 _find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import simplejpeg
 
-from bridge_data.data.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
+from bridge_data.decode.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch

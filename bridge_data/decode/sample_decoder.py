@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from bridge_data.data.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
@@ -31,6 +30,7 @@ from bridge_data.decode.image import (
     image_within,
     log_image_warnings,
 )
+from bridge_data.decode.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch

@@ -20,8 +20,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from bridge_data.data.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
-from bridge_data.data.named_media import NAMED_AT
+from bridge_data.decode.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
+from bridge_data.decode.named_media import NAMED_AT
 from bridge_data.encoders.visual_settings import VISUAL_KEYS
 from bridge_data.errors import SampleError
 

@@ -1,6 +1,6 @@
 """The images and videos of a crude sample: named by its turns or its rows, in its parts or in files.
 
-Reads parts of turns, then the row around them (see `data.named_media`), the parts of the sample, and the auxiliary
+Reads parts of turns, then the row around them (see `decode.named_media`), the parts of the sample, and the auxiliary
 data. Returns for each image and video, in the order of its placeholder, encoded bytes, an `AVDecoder`, or a list of
 pictures; a `Visual` if the row has settings for it. Raises a `SampleError` that names the sample.
 """
@@ -11,8 +11,10 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bridge_data.data.media_kinds import kind_of_name
-from bridge_data.data.named_media import (
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.media_kinds import kind_of_name
+from bridge_data.decode.named_media import (
     NamedVisual,
     VisualKind,
     by_number,
@@ -22,8 +24,6 @@ from bridge_data.data.named_media import (
     visual_in,
     visuals_at,
 )
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat_fields import (
     MEDIUM,
     PART,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge_data.data.named_media import VisualKind
+from bridge_data.decode.named_media import VisualKind
 from bridge_data.errors import SampleError
 
 FRAME_FACTOR = 2

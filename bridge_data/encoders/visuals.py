@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bridge_data.data.named_media import check_moving
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import (
     IMAGE_WARNINGS,
@@ -27,6 +26,7 @@ from bridge_data.decode.image import (
     log_image_warnings,
     pillow_image,
 )
+from bridge_data.decode.named_media import check_moving
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
 from bridge_data.encoders.visual_settings import (

@@ -13,12 +13,10 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.dataset_loaders import DatasetLoader
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.extensions import importing
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
 from bridge_data.plan.source import EpochsPerShuffle, Parts, Source
-from bridge_data.plugins.joins.join import assemble
-from bridge_data.plugins.joins.joined_loader import Join
-from bridge_data.plugins.joins.joins import open_join_at
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.storage import Location, location, on_disk
 from bridge_data.topology import WorkerConfig
@@ -109,7 +107,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.
         worker_config: for a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
-        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
+        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.ignored`).
 
     Raises:
         ConfigError: for wrong settings.
@@ -176,6 +174,10 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
                     "subset to the join"
                 )
             shard_sets.append(source.records)
+        with importing("JoinedWebdatasetFactory", "bridge_data.plugins.joins"):  # here: other factories need no plug-in
+            from bridge_data.plugins.joins.join import assemble
+            from bridge_data.plugins.joins.joined_reader import Join
+            from bridge_data.plugins.joins.joins import open_join_at
         index = open_join_at(self.join_index, shard_sets)
         joined = Join(members=sources, names=self.inner_dataset_keys, joiner=self._joiner)
         config_file = f"JoinedWebdatasetFactory of {self.join_index}"

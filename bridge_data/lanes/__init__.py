@@ -4,16 +4,12 @@ Reads a path or samples in memory, a task encoder, and the options of a run. Ret
 the state after it. A lane knows of no other lane, process or rank: `loader` runs them, and says whose turn it is.
 
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
-    lane_dataset  plan, order and encoder as one object: opens lanes, checks and reshards states
-    pass_length   how many batches a pass has, and whether it begins again
+    lane_dataset  plan, order and encoder as one object: opens lanes, checks and reshards states; the length of a pass
     lane          one lane: draws samples, packs them, fills buckets, cuts batches; its state
     draws         the samples of a lane in their order, made; what waits, as its state keeps it
     pack_source   which samples share a pack: the online packer, and the seam for others
     maker         from references to samples: reading, decoding, the hooks of samples; what may wrap that
-    assembly      what is done to samples together: packs, groups and batches, by the hooks
-    upcoming      what a lane loads next, for whoever makes samples before the lane needs them
-    observing     how long each sample takes, and reads, for an observer
-    units         what a batch is made of: a sample, or a pack
+    assembly      units, which are samples or packs; what the hooks make of them: packs, groups and batches
     reading       in which blocks samples are read, and how far ahead
     produced      what leaves a lane
     survival      when a source whose samples are all skipped counts as empty

@@ -1,23 +1,73 @@
 """What is done to samples together: packs, groups and batches, by the hooks of an encoder.
 
+An `Item` is a part of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
+packing a unit is a `Pack` of items. Neither needs its payload in memory: after a restore, it is read when it is needed.
+
 `Assembly` gets items and units, whose samples are made. Returns which items share a pack, packed samples, the group of
 a unit, the batches of some units. No sample is lost or packed twice; a group has one batch size; random numbers depend
 on the first sample.
 """
 
+import dataclasses
 import functools
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.maker import EncodingMaker, Key, mark
-from bridge_data.lanes.produced import SampleTimes
-from bridge_data.lanes.units import Item, Pack, Unit
-from bridge_data.task import STAGES, does_something, hook_of, is_overridden
+from bridge_data.lanes.maker import EncodingMaker, Key, SampleTimes, mark
+from bridge_data.order import SampleRef
 
 PACK, BATCH = "pack", "batch"
+
+UNREAD = object()
+"""The sample of an item or a pack that is not in memory."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Item:
+    """One part of a sample (the only one, except with generators) between its draw and its micro-batch."""
+
+    draw: int
+    ref: SampleRef
+    part: int
+    sample: Any = UNREAD
+    num_samples: ClassVar[int] = 1
+
+    @property
+    def items(self) -> tuple["Item"]:
+        """As a unit: itself."""
+        return (self,)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Pack:
+    """A packed sample with its items; `num_samples` are left, as `postencode_sample` may have skipped some."""
+
+    items: list[Item]
+    sample: Any = UNREAD
+    num_samples: int = 0
+    tokens: tuple[int, int] | None = None
+    """Tokens without and with padding, if the sample does not show them as a batch does (see `tokens_of`)."""
+
+
+Unit: TypeAlias = Item | Pack
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How samples become micro-batches.
+
+    `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
+    `packing_buffer_size`: how many samples are packed together (None: no packing). `max_micro_batches`: the job ends
+    after this many (None: with its data).
+    """
+
+    batch_size: int | None
+    drop_last: bool = False
+    packing_buffer_size: int | None = None
+    max_micro_batches: int | None = None
 
 
 class Assembly:
@@ -34,16 +84,15 @@ class Assembly:
         """Numbers of the sources, by their names in restore keys."""
         self.packs = packing
         """Whether samples are packed."""
-        self._encoder = encoder = self.hooks.encoder
-        self.groups = is_overridden(encoder, "batch_group_criterion")
+        self._encoder, self.does = self.hooks.encoder, self.hooks.does
+        self.groups = "batch_group_criterion" in self.does
         """Whether the encoder says which samples are batched together."""
         self._group_sizes: dict[str, int] = {}
-        self.does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
-        self._postencodes = is_overridden(encoder, "postencode_sample")
+        self._postencodes = "postencode_sample" in self.does
         for hook in ("select_samples_to_pack", "pack_selected_samples") if packing else ():
-            if not is_overridden(encoder, hook):
+            if hook not in self.does:
                 raise ConfigError(
-                    f"packing_buffer_size is set, but {type(encoder).__name__} does not override {hook}; "
+                    f"packing_buffer_size is set, but {type(self._encoder).__name__} does not override {hook}; "
                     "override it, or leave packing_buffer_size out"
                 )
 
@@ -87,7 +136,7 @@ class Assembly:
     def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
         """(packs, items in none of them) from a buffer of items, as the encoder chooses."""
         samples = [item.sample for item in items]
-        hook, key = hook_of(self._encoder, "select_samples_to_pack"), self._first_key(items[0])
+        hook, key = self.hooks.functions["select_samples_to_pack"], self._first_key(items[0])
         chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), key, len(items))
         if not chosen:
             return [], []
@@ -112,7 +161,7 @@ class Assembly:
         if not members:
             return None
         kept, samples = [item for item, _ in members], [sample for _, sample in members]
-        hook, key = hook_of(self._encoder, "pack_selected_samples"), self._first_key(kept[0])
+        hook, key = self.hooks.functions["pack_selected_samples"], self._first_key(kept[0])
         packed = self.hooks.run("pack_selected_samples", hook, samples, key, len(kept))
         if len(packed) > 1:
             raise ConfigError(
@@ -129,7 +178,7 @@ class Assembly:
         """What `pack_selected_samples` gets for an item."""
         if not self._postencodes:
             return [item.sample]
-        hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
+        hook, began_ns = self.hooks.functions["postencode_sample"], time.perf_counter_ns()
         made = self.hooks.run("postencode_sample", hook, item.sample, self._first_key(item))
         self.times.note(item.ref, began_ns)
         return made
@@ -143,7 +192,7 @@ class Assembly:
         Raises:
             ConfigError: if the group cannot be saved, or its batch size is invalid, or differs from the earlier one.
         """
-        hook, key = hook_of(self._encoder, "batch_group_criterion"), self._first_key(unit.items[0])
+        hook, key = self.hooks.functions["batch_group_criterion"], self._first_key(unit.items[0])
         result = self.hooks.run("batch_group_criterion", hook, unit.sample, key, len(unit.items))
         if not result:
             return None
@@ -185,9 +234,9 @@ class Assembly:
         sample_key = self._first_key(units[0].items[0])
         count = len(keys)
         samples = [unit.sample for unit in units]
-        batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
+        batches = self.hooks.run("batch", self.hooks.functions["batch"], samples, sample_key, count)
         if "encode_batch" in self.does:
-            hook = hook_of(self._encoder, "encode_batch")
+            hook = self.hooks.functions["encode_batch"]
             batches = [
                 batch
                 for number, value in enumerate(batches)

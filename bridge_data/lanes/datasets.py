@@ -8,16 +8,17 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature, Seam
+from bridge_data.ignored import OF_DATA
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
+from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
 from bridge_data.plan import Plan, Source
@@ -32,8 +33,14 @@ logger = logging.getLogger("bridge_data")
 
 Encoder: TypeAlias = TaskEncoder[Any, Any, Any, Any]
 
+_PACKINGS = Seam[Callable[[LaneDataset], LaneDataset]]("packings")
+"""By the values of the option `packing`: the data set that is packed so."""
 
-@takes_options(TrainingOptions)
+_COST_CHECKS = Feature[Callable[[LaneDataset], LaneDataset]]("cost_checks")
+"""The data set that compares the costs by which its weights count with those of some samples."""
+
+
+@takes_options(TrainingOptions, OF_DATA)
 def get_train_dataset(
     path: Data,
     *,
@@ -74,7 +81,7 @@ def get_train_dataset(
     return training_data(path, chosen, worker_config, task_encoder)
 
 
-@takes_options(DatasetOptions)
+@takes_options(DatasetOptions, OF_DATA)
 def get_val_dataset(
     path: Data,
     *,
@@ -106,7 +113,7 @@ def get_val_dataset(
     return validation_data(path, chosen, worker_config, task_encoder, split_part=split_part, limit=limit)
 
 
-@takes_options(DatasetOptions)
+@takes_options(DatasetOptions, OF_DATA)
 def get_val_datasets(
     path: Data,
     *,
@@ -312,7 +319,7 @@ def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
     """`dataset` with what plug-ins add for its options."""
     if dataset.order.rule is not None:
         needed_by = f"weight_unit: {dataset.plan.weight_unit}"
-        dataset = extension("features", "cost_checks", needed_by=needed_by)(dataset)
+        dataset = _COST_CHECKS.get(needed_by)(dataset)
     if options.packing != "online":
-        dataset = extension("features", options.packing, needed_by=f"packing={options.packing!r}")(dataset)
+        dataset = _PACKINGS.get(options.packing, needed_by=f"packing={options.packing!r}")(dataset)
     return dataset

@@ -9,17 +9,17 @@ import collections
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.assembly import UNREAD, Assembly, Item, Pack, Unit
 from bridge_data.lanes.maker import Maker, Parts, parts_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.units import UNREAD, Item, Pack, Unit
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.pending import Pending
+from bridge_data.order.pending import Pending, encoded_item
 from bridge_data.samples.arena import current_arena
 from bridge_data.task.hooks import TRUNCATED
 
@@ -44,11 +44,10 @@ class Draws:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
-        self._maker, self._extras, self._stacks = maker, extras, stacks
+        self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
         self._base: dict[str, Any] | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
-        self._written: dict[int, tuple[list[Item], list[Any]]] = {}
-        """Chosen packs as they were last written, by the identity of the list."""
+        self._carried, self._packs = _Row(), _Row()
         self._lookahead = _Lookahead(cursor)
 
     def next(self, num_missing: int = 1) -> Item:
@@ -64,7 +63,7 @@ class Draws:
     def draw(self, count: int) -> None:
         """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
         work = self.work
-        count = count if work.maker.only_loads else 1
+        count = count if self._draws_many else 1
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)
@@ -75,11 +74,17 @@ class Draws:
                 drawn = [pair for pair in drawn if pair[1] in is_kept]
         if not drawn:
             return
-        new, queue, num_kept = object.__new__, self.queue, self.survivals.kept
+        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
+            began_ns = time.perf_counter_ns()
+            times.num_loaded += len(drawn)
             many = self._maker.make([ref for _, ref in drawn])
+            if are_made := many.__class__ is list:
+                times.note(drawn[0][1], began_ns)
             for (draw, ref), sample in zip(drawn, many, strict=True):
+                if not are_made:
+                    began_ns = times.note(ref, began_ns)
                 if sample.__class__ is not Parts:
                     item = new(Item)  # not by its constructor, which takes three times as long
                     item.draw, item.ref, item.part, item.sample = draw, ref, 0, sample
@@ -108,7 +113,10 @@ class Draws:
 
     def load(self, item: Item) -> dict[int, Any]:
         """All parts of the sample of an item, made now, by number."""
+        began_ns, times = time.perf_counter_ns(), self.work.times
         (made,) = self._maker.make((item.ref,))
+        times.num_loaded += 1
+        times.note(item.ref, began_ns)
         return dict(parts_of(made))
 
     def read(self, item: Item) -> bool:
@@ -137,27 +145,24 @@ class Draws:
     def count_from_here(self) -> None:
         """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
         them. Items of before are named."""
-        self._base = self.cursor.state()
-        self._written.clear()
+        self._base, self._carried, self._packs = self.cursor.state(), _Row(), _Row()
 
     def resume(self, queue: collections.deque[Item], base: dict[str, Any] | None) -> None:
         """Continue with the `queue` of a state, and count draws from its `base`."""
-        self.queue, self._base = queue, base
+        self.queue, self._base, self._carried, self._packs = queue, base, _Row(), _Row()
 
     def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
-        """Items as a state keeps them; packs, which do not change any more, are written once."""
-        base, packs, before = self._base, pending.packs, self._written
+        """Items as a state keeps them. What waits for many batches is written once."""
+        base = self._base
         first = self.cursor.draws if base is None else base["draws"]
-        self._written = now = {}
-        for pack in packs:
-            made = before.get(id(pack))
-            now[id(pack)] = (pack, Pending(carried=pack).encode(first)["carried"]) if made is None else made
-        others: Pending[Item, Unit] = Pending(
-            pending.queue, pending.carried, buckets=pending.buckets, open=pending.open
-        )
+        others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
         encoded = others.encode(first)
-        if packs:
-            encoded["packs"] = [written for _, written in now.values()]
+        if pending.carried:
+            encoded["carried"] = self._carried.written(pending.carried, lambda item: encoded_item(item, first))
+        if pending.packs:
+            encoded["packs"] = self._packs.written(
+                [*pending.packs], lambda pack: [encoded_item(item, first) for item in pack]
+            )
         return encoded if base is None else {**encoded, "base": base}
 
     # ----- what comes next --------------------------------------------------------------------------------------------
@@ -165,6 +170,27 @@ class Draws:
     def upcoming(self, num_items: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_items` items beyond those in the queue come from, in order."""
         return self._lookahead.refs(min(num_items - len(self.queue), most))
+
+
+class _Row:
+    """Items or packs that wait, as they were last written: most of them wait for many batches."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Any] = []
+        self._written: list[Any] = []
+
+    def written(self, waiting: list[Any], write: Callable[[Any], Any]) -> list[Any]:
+        """What `write` returns for each; the same list, if the same ones wait as before."""
+        num_gone = len(self._waiting) - len(waiting)
+        if num_gone < 0 or self._waiting[num_gone:] != waiting:
+            known = dict(zip(map(id, self._waiting), self._written, strict=True))
+            self._written = [write(one) if (made := known.get(id(one))) is None else made for one in waiting]
+        elif num_gone:
+            self._written = self._written[num_gone:]
+        else:
+            return self._written
+        self._waiting = [*waiting]
+        return self._written
 
 
 class _Lookahead:

@@ -19,19 +19,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from bridge_data.lanes.assembly import Assembly
+import numpy as np
+
+from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, wrapped
-from bridge_data.lanes.observing import ObservedMaker, TimedMaker
+from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
-from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.row import Ints
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import with_tensors
 
@@ -71,7 +71,7 @@ class Lane:
         self._cursor, self.work, self._batching = cursor, work, batching
         self.number, self._num_lanes = position
         self._micro_batches = self._num_samples = self._num_read = 0
-        self._batched: Sequence[SampleRef] = ()  # last, if extras want to know
+        self._batched: Ints  # last, if extras want to know
         self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
         self._buckets: dict[str, list[Unit]] = {}
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
@@ -83,10 +83,18 @@ class Lane:
         self._survivals = Survivals(*position, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
-        upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, extras)
-        view = LaneView(number=self.number, times=work.times, new_upcoming=upcoming, new_trial=trial, maker=work.maker)
-        maker = TimedMaker(wrapped(ObservedMaker(work.maker), wrappers, view), work.times)
-        self.draws = Draws(cursor, work, maker, self._survivals, extras=extras, ahead=ahead, stacks=stacks)
+        filtering = extras if extras is not None and extras.leave_out else None
+        upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, filtering)
+        view = LaneView(
+            number=self.number,
+            num_lanes=self._num_lanes,
+            times=work.times,
+            new_upcoming=upcoming,
+            new_trial=trial,
+            maker=work.maker,
+        )
+        maker = wrapped(work.maker, wrappers, view)
+        self.draws = Draws(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
         if state is not None:
             self._restore(state)
@@ -122,7 +130,7 @@ class Lane:
             raise
         self._micro_batches += 1
         notes: dict[str, Any] = {}
-        if self._extras is not None:
+        if self._extras is not None and self._extras.want_samples:
             index = (self._micro_batches - 1) * self._num_lanes + self.number
             notes = self._extras.note(index, self._batched)
         return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
@@ -186,9 +194,7 @@ class Lane:
                 self._tokens = _tokens_told(read)
             keys = self.work.keys_of(read)
             if self._extras is not None and self._extras.want_samples:
-                numbers, flat = self.work.numbers, [*itertools.chain.from_iterable(keys)]
-                samples = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-                self._batched = [SampleRef(numbers[name], *place) for name, *place in samples]
+                self._batched = _samples_of(read)
             return self.work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
@@ -304,9 +310,13 @@ class Lane:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        if pending := self.pending:
-            state["pending"] = self.draws.written(pending)
+        if self.draws.queue or self._buckets or self._open or self._packs_wait:
+            state["pending"] = self.draws.written(self.pending)
         return state
+
+    @property
+    def _packs_wait(self) -> bool:
+        return self.packs is not None and bool(self.packs.held.carried or self.packs.held.packs)
 
     @property
     def pending(self) -> Pending[Item, Unit]:
@@ -317,10 +327,9 @@ class Lane:
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
-        if self._extras is not None and drawn:
-            waiting = [item.ref for item in drawn.items()]
-            if len(kept := self.draws.let_through(waiting)) < len(waiting):
-                drawn = drawn.only({*kept})
+        waiting = [item.ref for item in drawn.items()]
+        if len(kept := self.draws.let_through(waiting)) < len(waiting):
+            drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
         def unit(parts: list[Drawn]) -> Unit:
@@ -351,6 +360,14 @@ def _look_of(lane: Lane) -> Callable[[int, int], Sequence[SampleRef]]:
         return () if lane is None else lane.look(num_units, most)
 
     return look
+
+
+def _samples_of(units: Sequence[Unit]) -> Ints:
+    """Source, epoch, index and part of the samples in some units, (samples, 4)."""
+    items = [item for unit in units for item in unit.items]
+    flat = [*itertools.chain.from_iterable(item.ref for item in items)]
+    flat[3::4] = [item.part for item in items]
+    return np.array(flat, dtype=np.int64).reshape(-1, 4)
 
 
 def _tokens_told(units: Sequence[Unit]) -> tuple[int, int] | None:

@@ -12,28 +12,29 @@ import logging
 import math
 from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from bridge_data import storage
 from bridge_data.data import RawSample
 from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.decode import Loader, open_loader
+from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.extensions import extension
-from bridge_data.lanes.assembly import Assembly
+from bridge_data.extensions import Feature
+from bridge_data.lanes.assembly import Assembly, Batching
 from bridge_data.lanes.lane import Lane, OpenPacks
 from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
 from bridge_data.lanes.pack_source import PackSources
-from bridge_data.lanes.pass_length import PassLength
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
-from bridge_data.lanes.units import Batching
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
-from bridge_data.order.extras import LaneExtras, StateExtra, begun, resharded_extras
+from bridge_data.order.cursor import BlendRule
+from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.sample_blend import BlendRule
-from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
+from bridge_data.order.row import Ints
+from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
@@ -45,7 +46,10 @@ from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
+"""Draws from the sources of a plan by shares of the cost that its weights count."""
+
+_OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -102,7 +106,7 @@ class LaneDataset:
         self.extras: tuple[StateExtra, ...] = ()
         """What features do in the lanes, and keep in the states."""
         if any(source.withheld for source in plan.sources):
-            kind = extension("extras", "withheld", needed_by="a data set with samples that may not be read")
+            kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
             self.extras = (kind.of_data(plan.sources, self.order.source_names),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
@@ -119,16 +123,9 @@ class LaneDataset:
         return self.passes.num_batches()
 
     @functools.cached_property
-    def passes(self) -> PassLength:
+    def passes(self) -> "PassLength":
         """How many batches a pass has, and whether the lanes begin again after their end."""
-        return PassLength(
-            *(self.plan, self.order, self.batching, self.worker_config),
-            finite=self.finite,
-            repeats=self.repeats,
-            virtual_epoch_length=self.virtual_epoch_length,
-            begins_anew=self.begins_anew,
-            may_multiply=self.may_multiply,
-        )
+        return PassLength(self)
 
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
@@ -138,10 +135,13 @@ class LaneDataset:
             return first
         if first.num_lanes != last.num_lanes:
             return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
-        at_start: LaneState = {"draws": 0, "cursors": {}, "micro_batches": 0}
-        kept = {lane: last.lanes[lane]["extras"] for lane in first.lanes if "extras" in last.lanes[lane]}
-        lanes = {lane: {**at_start, "extras": kept[lane]} if lane in kept else {} for lane in first.lanes}
+        kept = {lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]}
+        lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
+
+    @property
+    def _packs(self) -> bool:
+        return self.batching.packing_buffer_size is not None
 
     @property
     def may_multiply(self) -> bool:
@@ -170,7 +170,7 @@ class LaneDataset:
         return {
             **self.order.fingerprint(),
             **dataclasses.asdict(self.batching),
-            **self.pack_sources.fingerprint(self),
+            **(self.pack_sources.fingerprint(self) if self._packs else {}),
         }
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
@@ -181,7 +181,7 @@ class LaneDataset:
         """The first samples of this rank's first lane, as stored."""
         state = self.new_state()
         drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
-        return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
+        return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job."""
@@ -192,6 +192,21 @@ class LaneDataset:
         """A copy with other attributes. It opens its own handles, as a worker does: `__getstate__` leaves those of this
         one out."""
         vars(changed := copy.copy(self)).update(attributes)
+        return changed
+
+    def batched(self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]) -> Self:
+        """The same data set in batches of `batch_size`, as another task encoder makes them.
+
+        Raises:
+            ConfigError: if what was added to it does not allow this encoder.
+        """
+        changed, size = copy.copy(self), batch_size or 1
+        changed.task_encoder = task_encoder
+        changed.batching = dataclasses.replace(self.batching, batch_size=batch_size, drop_last=drop_last)
+        if self._shuffle is not None:
+            changed.worker_config = self.worker_config.for_samples(self.plan.num_samples, size)
+        changed.order = changed.order_of(self.plan, changed.batching)
+        changed.pack_sources = self.pack_sources.batched(changed)
         return changed
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
@@ -225,7 +240,8 @@ class LaneDataset:
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
-        self.pack_sources.check(self, state)
+        if self._packs:
+            self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
             state = self.resharded(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
@@ -235,9 +251,7 @@ class LaneDataset:
         seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
         rule: BlendRule | None = None
         if unit != SAMPLES and self._shuffle is not None:
-            rule = extension("features", "cost_weights", needed_by=f"weight_unit: {unit}")(
-                plan, self.task_encoder, batching
-            )
+            rule = _COST_WEIGHTS.get(needed_by=f"weight_unit: {unit}")(plan, self.task_encoder, batching)
         return PlanOrder(plan, seed, self._shuffle, size, rule)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
@@ -272,7 +286,7 @@ class LaneDataset:
         """
         if self.skips is not None:
             state = state.skipping(self.skips)
-        return begun(state, self.extras)
+        return begun(state, self.extras) if self.extras or state.has_extras else state
 
     def lane(
         self,
@@ -286,20 +300,20 @@ class LaneDataset:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
-        ahead, own = None, state.lanes.get(lane) or None
+        ahead, own = None, state.lanes.get(lane, {})
         extras = LaneExtras(self.extras, lane, state) if self.extras else None
         wrappers = (*self.wrappers, *wrappers)
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
             unread = [one for one in (extras, *kept) if isinstance(one, Container)]
-            ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
+            ahead = ReadAhead(self._readers, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(watch=watch),
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
-            state=own,
+            state=own if has_started(own) else None,
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
             extras=extras,
@@ -308,12 +322,12 @@ class LaneDataset:
         )
 
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
-        if self.batching.packing_buffer_size is None:
+        if not self._packs:
             return None
         return lambda draws: self.pack_sources.open(self, draws, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
-        """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
+        """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
         if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
@@ -326,8 +340,8 @@ class LaneDataset:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
             of_process, max_open_bytes = self._lanes_of_process(num_lanes), self.worker_config.max_open_bytes
             cuts = plan_blocks(self.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
-        for loader, cut in zip(self._loaders, cuts, strict=True):
-            loader.read_in_blocks(cut, self._budget)
+        for reader, cut in zip(self._readers, cuts, strict=True):
+            reader.read_in_blocks(cut, self._budget)
 
     def _lanes_of_process(self, num_lanes: int) -> int:
         """The most lanes that a process runs, if the job has `num_lanes`."""
@@ -360,8 +374,8 @@ class LaneDataset:
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
-        """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        return Assembly(self._maker(handler, watch), packing=self.batching.packing_buffer_size is not None)
+        """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
+        return Assembly(self._maker(handler, watch), packing=self._packs)
 
     @functools.cached_property
     def _unused_work(self) -> Assembly:
@@ -386,21 +400,21 @@ class LaneDataset:
     def _maker(
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
-        order, batching = self.order, self.batching
+        order = self.order
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         names = SourceNaming(names=order.source_names, keys=order.source_keys)
-        limit = "" if batching.packing_buffer_size is None else self.pack_sources.limit
-        return EncodingMaker(self._loaders, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
+        limit = self.pack_sources.limit if self._packs else ""
+        return EncodingMaker(self._readers, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
         return None if self.make_observer is None else self.make_observer(self.order.source_keys)
 
     @functools.cached_property
-    def _loaders(self) -> list[Loader]:
+    def _readers(self) -> list[SourceReader]:
         decoder = self.task_encoder.decoder
-        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
+        return [open_source_reader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:
@@ -411,3 +425,92 @@ class LaneDataset:
     def __getstate__(self) -> dict[str, Any]:
         """Without handles; a worker opens its own."""
         return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
+
+
+class PassLength:
+    """The length of a pass of one rank over `dataset`, without reading data. Exact for `virtual_epoch_length`, and for
+    data that end, after a whole number of repetitions, without packing, grouping, or hooks that skip samples or make
+    several of one; else an estimate."""
+
+    def __init__(self, dataset: LaneDataset) -> None:
+        self._plan, self._order, self._batching = dataset.plan, dataset.order, dataset.batching
+        self._config, self._repeats = dataset.worker_config, dataset.repeats
+        self._longest, self._begins_anew = dataset.virtual_epoch_length, dataset.begins_anew
+        self._ends = dataset.finite and dataset.repeats < math.inf  # apart from the end of virtual epochs
+        self._is_plain = dataset.batching.packing_buffer_size is None and not dataset.may_multiply
+        self._is_longer = False  # than `num_batches` says
+        self._counted: dict[int, Ints | None] = {}  # `_batches_of_lanes`, by the number of lanes
+
+    def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
+        """The batches that this rank gets in a pass, as by `len` of the data set; if `even`, those of the rank with the
+        most. A resumed run may have another number of lanes than the `WorkerConfig`."""
+        even = even or not self._ends
+        if self._longest and not (self._ends and self._begins_anew):
+            return self._longest
+        rank = 0 if even else self._config.rank
+        length = self._num_of_rank(rank, self.num_micro_batches)
+        of_lanes = self._batches_of_lanes(num_lanes or self._config.num_lanes)
+        if of_lanes is not None:  # of some lanes the last batch is smaller
+            of_ranks = of_lanes.reshape(-1, self._config.world_size).sum(0)
+            length = int(of_ranks.max() if even else of_ranks[rank])
+        if self._ends:
+            length = length * math.floor(self._repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
+        return min(length, self._longest or length)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """The micro-batches of the whole job in a pass (endless data: in an epoch)."""
+        samples, size = self._plan.num_samples, self._batching.batch_size or 1
+        if self._plan.repetitions is not None:
+            pairs = zip(self._plan.repetitions, self._plan.sources, strict=True)
+            samples = math.floor(sum(times * source.num_samples for times, source in pairs))
+        total = samples // size if self._batching.drop_last else -(-samples // size)
+        limit = self._batching.max_micro_batches
+        return total if limit is None else min(total, limit)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of batches in a pass is known before: not with packs, generators or groups."""
+        return bool(self._longest) or (self._is_plain and not (self._ends and self._is_longer))
+
+    def note_end(self, state: LoaderState) -> None:
+        """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
+        a pass has more batches than `num_batches` says."""
+        of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
+        if of_lanes is not None:
+            is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
+        else:
+            longest = self._num_of_rank(0, self.num_micro_batches)
+            is_longer = state.micro_batch_index > longest * self._config.world_size
+        self._is_longer = self._is_longer or is_longer
+
+    def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
+        """Whether the pass restarts with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
+        left = self._repeats - state.repetition - 1
+        return left >= 1 or (left > 0 and self._num_of_last_repetition > (0 if even else self._config.rank))
+
+    def is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
+        """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
+        config, index = self._config, state.micro_batch_index
+        index += 0 if even else (config.rank - index) % config.world_size
+        return state.repetition + 1 > self._repeats and index >= self._num_of_last_repetition
+
+    @property
+    def _num_of_last_repetition(self) -> int:
+        """Micro-batches of the job in the last repetition, if it is not whole."""
+        return math.floor(self.num_micro_batches * (self._repeats % 1))
+
+    def _batches_of_lanes(self, num_lanes: int) -> Ints | None:
+        """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
+        if num_lanes not in self._counted:
+            size, limit = self._batching.batch_size or 1, self._batching.max_micro_batches
+            total = self._order.samples_of_lanes(num_lanes) if self._ends and self._is_plain else None
+            if total is not None:
+                total = total // size if self._batching.drop_last else -(-total // size)
+                if limit is not None:
+                    total = np.minimum(total, -((np.arange(num_lanes) - limit) // num_lanes).clip(max=0))
+            self._counted[num_lanes] = total
+        return self._counted[num_lanes]
+
+    def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
+        return -(-max(0, num_micro_batches - rank) // self._config.world_size)

@@ -13,20 +13,21 @@ import collections
 import copy
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.data import RawSample
-from bridge_data.decode import Loader
+from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.produced import SampleTimes
-from bridge_data.lanes.upcoming import Upcoming
+from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order.extras import LaneExtras
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
-from bridge_data.task import Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
+from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
@@ -34,10 +35,6 @@ Key: TypeAlias = tuple[Any, ...]
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
-
-
-Read: TypeAlias = Callable[[SampleRef], RawSample]
-"""Reads a sample as stored."""
 
 
 class Parts(list[tuple[int, Any]]):
@@ -84,13 +81,14 @@ class SourceNaming:
 
 
 class EncodingMaker:
-    """Makes samples of the sources that `loaders` load: decodes them, cooks crude ones by `cooks`, and calls the hooks
+    """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by `cooks`, and calls the hooks
     of samples of an encoder.
 
     With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what its
     method `limit` does, which cuts or leaves out those that are too long for a pack; "" without packing. `watch` is
     called before work on a sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`,
-    samples are read one by one, not in the blocks that the lanes of this process hold.
+    samples are read one by one, not in the blocks that the lanes of this process hold. While the hooks have an
+    observer, samples are made one by one, each read inside the stage `read`: the first of a block takes that of all.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other.
@@ -98,7 +96,7 @@ class EncodingMaker:
 
     def __init__(
         self,
-        loaders: Sequence[Loader],
+        readers: Sequence[SourceReader],
         cooks: Sequence[SourceCook],
         names: SourceNaming,
         hooks: Hooks,
@@ -108,22 +106,18 @@ class EncodingMaker:
         singly: bool = False,
     ) -> None:
         self.hooks, self.names, self.watch = hooks, names, watch
-        self._loaders, self._cooks, self._singly = loaders, cooks, singly
+        self._readers, self._cooks, self._singly = readers, cooks, singly
         self._may_yield = not hooks.has_no_generators  # as far as known before they run
         self._stages, self._limit = _stages(hooks, limit), limit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`. Plain samples that are in memory are made together: they come as a list."""
-        if self._stages or self._singly:
+        if self._stages or self._singly or self.hooks.observer is not None:
             return map(self._one, refs)
         held = self._held(refs)
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._loaded(refs, held or [None] * len(refs))
-
-    def make_each(self, refs: Sequence[SampleRef], read: Read) -> Iterator[Made]:
-        """The same, but each by itself, read by `read`."""
-        return map(functools.partial(self._one, read=read), refs)
 
     def read(self, ref: SampleRef) -> RawSample:
         """A sample as stored.
@@ -132,27 +126,34 @@ class EncodingMaker:
             SampleError: if it exceeds a limit.
             DatasetError: if it cannot be read.
         """
-        loader = self._loaders[ref.source]
-        return loader.read_singly(ref.index) if self._singly else loader.read(ref.index)
+        reader, observer = self._readers[ref.source], self.hooks.observer
+        read = reader.read_singly if self._singly else reader.read
+        if observer is None:
+            return read(ref.index)
+        observer.begin("read", self.names.keys[ref.source])
+        try:
+            return read(ref.index)
+        finally:
+            observer.end()
 
     @property
     def is_plain(self) -> bool:
         """Whether samples are made of text, numbers and bytes, if no hook is overridden."""
-        return all(loader.is_plain for loader in self._loaders)
+        return all(reader.is_plain for reader in self._readers)
 
     def is_quick(self, ref: SampleRef) -> bool:
         """Whether this sample is made in less time than it takes to ask for it: plain ones are, from their block."""
-        return not self._stages and self._loaders[ref.source].is_plain
+        return not self._stages and self._readers[ref.source].is_plain
 
     @property
     def only_loads(self) -> bool:
-        """Whether samples are made as the loaders return them: then each reference makes one, unless it is cooked."""
+        """Whether samples are made as the readers build them: then each reference makes one, unless it is cooked."""
         return not self._stages
 
     @property
     def is_ours_alone(self) -> bool:
         """Whether samples are as our own code decoded them: no user's code has seen them before."""
-        return not self._stages and all(loader.is_ours_alone for loader in self._loaders)
+        return not self._stages and all(reader.is_ours_alone for reader in self._readers)
 
     @property
     def stages(self) -> list[str]:
@@ -167,7 +168,7 @@ class EncodingMaker:
     @property
     def draws(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
-        selection = hook_of(self.hooks.encoder, "select_samples_to_pack")
+        selection = self.hooks.functions["select_samples_to_pack"]
         truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None
         hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
         return bool(hooks & self.hooks.seeded) or (truncate is not None and declared(truncate).seeded)
@@ -186,27 +187,27 @@ class EncodingMaker:
             return None
         source, names = sources[0], self.names.names
         if sources.count(source) == len(sources):
-            return self._loaders[source].take_held(indices, names[source], epochs) or None
+            return self._readers[source].take_held(indices, names[source], epochs) or None
         samples: list[Any] = [None] * len(refs)
         numbers: dict[int, list[int]] = collections.defaultdict(list)
         for number, source in enumerate(sources):
             numbers[source].append(number)
         for source, own in numbers.items():
             own_epochs, own_indices = [epochs[number] for number in own], [indices[number] for number in own]
-            found = self._loaders[source].take_held(own_indices, names[source], own_epochs)
+            found = self._readers[source].take_held(own_indices, names[source], own_epochs)
             for number, sample in zip(own, found, strict=False):  # none if a source never has any
                 samples[number] = sample
         return samples
 
     def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
-        """Samples that no hook changes, of which some are `held`: read as streams where a loader has them."""
+        """Samples that no hook changes, of which some are `held`: read as streams where a reader has them."""
         hooks, watch, names = self.hooks, self.watch, self.names
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for ref, sample in zip(refs, held, strict=True):
             if sample is None and ref.part <= 0:
                 indices[ref.source].append(ref.index)
         left = {source: iter(numbers) for source, numbers in indices.items()}
-        streams = {source: self._loaders[source].stream(numbers) for source, numbers in left.items()}
+        streams = {source: self._readers[source].stream(numbers) for source, numbers in left.items()}
         for ref, sample in zip(refs, held, strict=True):
             if sample is not None:
                 if hooks.failures:
@@ -224,7 +225,7 @@ class EncodingMaker:
             try:
                 loaded: Any = next(stream)
             except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
-                streams[source] = self._loaders[source].stream(left[source])
+                streams[source] = self._readers[source].stream(left[source])
                 yield self._one(ref)
                 continue
             if hooks.failures:
@@ -232,11 +233,11 @@ class EncodingMaker:
             loaded.__restore_key__ = names.names[source], epoch, index, 0
             yield loaded
 
-    def _one(self, ref: SampleRef, read: Read | None = None) -> Made:
+    def _one(self, ref: SampleRef) -> Made:
         """What is made of one reference."""
         if self.watch is not None:
             self.watch(ref)
-        parts = self._decoded(ref, read or self.read)
+        parts = self._decoded(ref)
         if self._stages:
             for stage, hook in self._stages:
                 parts = self._mapped(stage, hook, parts, ref)
@@ -246,15 +247,15 @@ class EncodingMaker:
             return parts[0]
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
 
-    def _decoded(self, ref: SampleRef, read: Read) -> list[Any]:
+    def _decoded(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
         failed read stops the run."""
         raw: RawSample | SampleError
         try:
-            raw = read(ref)
+            raw = self.read(ref)
         except SampleError as error:
             raw = error
-        build = functools.partial(_built, self._loaders[ref.source], index=ref.index)
+        build = functools.partial(_built, self._readers[ref.source], index=ref.index)
         for sample in self.hooks.run("decode", build, raw, self.names.random_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
@@ -308,7 +309,7 @@ class EncodingMaker:
                 if stage == last:
                     break
         COUNTS.add(outcome.counts)
-        self._loaders[ref.source].release(ref.index)
+        self._readers[ref.source].release(ref.index)
         for number, sample in outcome.parts:
             mark(sample, self.names.restore_key(ref, number), add=True)
         return outcome.made
@@ -336,12 +337,83 @@ class Outcome(NamedTuple):
         return self.parts[0][1] if len(self.parts) == 1 and not self.parts[0][0] else Parts(self.parts)
 
 
+class SampleTimes:
+    """How long the work on the samples of one lane takes."""
+
+    def __init__(self) -> None:
+        self.num_loaded = self._loading_ns = self._slowest_ns = 0
+        self._slowest: SampleRef | None = None  # if it was found since it was last taken
+
+    def note(self, ref: SampleRef, began_ns: int) -> int:
+        """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
+        work on the next starts."""
+        now_ns = time.perf_counter_ns()
+        self._loading_ns += now_ns - began_ns
+        if now_ns - began_ns > self._slowest_ns:
+            self._slowest_ns, self._slowest = now_ns - began_ns, ref
+        return now_ns
+
+    def take_loading(self) -> tuple[int, int]:
+        """How many samples were loaded since the last call, and how many nanoseconds that took, without the reads of
+        objects, which another process would do again."""
+        loading = self.num_loaded, self._loading_ns - COUNTS.store_ns
+        self.num_loaded = self._loading_ns = COUNTS.store_ns = 0
+        return loading
+
+    def take_slowest(self) -> tuple[int, int, int, int]:
+        """`Counts.slowest` since the last call."""
+        if self._slowest is None:
+            return NONE_SLOWEST
+        (source, epoch, index, _), self._slowest = self._slowest, None
+        return self._slowest_ns, source, epoch, index
+
+
+class Upcoming:
+    """A view of the samples that a lane loads next, for whoever makes samples before the lane needs them: in the order
+    in which it will ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is
+    made by it may be needed later, or by nobody.
+
+    `look(num_units, most)` returns up to `most` of those of its next units, of which a batch has `batch_size`. Samples
+    that `extras` leave out are not among them.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int, int], Sequence[SampleRef]],
+        batch_size: int,
+        extras: LaneExtras | None = None,
+    ) -> None:
+        self._look, self._size, self._extras = look, batch_size, extras
+        self._taken: set[SampleRef] = set()
+        """What `take` has returned and the lane has not come to."""
+
+    def take(self, num_batches: int, most: int) -> list[SampleRef]:
+        """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
+        returned before."""
+        found = self._look(num_batches * self._size, most + len(self._taken))
+        self._taken.intersection_update(found)
+        new = [*itertools.islice((ref for ref in self._whole(found) if ref not in self._taken), most)]
+        self._taken.update(new)
+        return new
+
+    def peek(self, most: int) -> list[SampleRef]:
+        """Up to `most` of the next samples, in order."""
+        return [*self._whole(self._look(most, most))]
+
+    def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """Without parts of samples, which are left after a reshard: only its own lane makes a part."""
+        whole = [ref for ref in found if ref.part == ALL_PARTS]
+        return whole if self._extras is None else self._extras.filter(whole)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LaneView:
     """What a wrapper may know and do of the lane whose samples it makes."""
 
     number: int
     """Of the lane; -1 of a `Trial`, which is for samples of any."""
+    num_lanes: int
+    """Of the job; 0 of a `Trial`."""
     times: SampleTimes
     new_upcoming: Callable[[], Upcoming] | None
     """Makes another view of what the lane loads next; None for a `Trial`."""
@@ -397,7 +469,7 @@ class Trial:
     inside some `wrappers`."""
 
     def __init__(self, maker: EncodingMaker, wrappers: Sequence[MakerWrapper]) -> None:
-        view = LaneView(number=-1, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
+        view = LaneView(number=-1, num_lanes=0, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
         self._core, self._maker = maker, wrapped(maker, wrappers, view)
 
     def tried(self, ref: SampleRef) -> Outcome | None:
@@ -428,20 +500,19 @@ _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
-    encoder = hooks.encoder
-    preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
-    if preencodes and is_overridden(encoder, "encode_sample"):
+    preencodes = not hooks.overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+    if preencodes and "encode_sample" in hooks.overridden:
         raise ConfigError(
-            f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
+            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
             "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
         )
     names = ["encode_sample"]
     if preencodes:
         names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
-    stages = [(name, hook_of(encoder, name)) for name in names if does_something(encoder, name)]
+    stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
     if not limit:
         return stages
-    selection = hook_of(encoder, "select_samples_to_pack")
+    selection = hooks.functions["select_samples_to_pack"]
     if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
         fit = getattr(selection, limit)
         stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
@@ -454,7 +525,7 @@ def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -
     return fitting
 
 
-def _built(loader: Loader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
+def _built(reader: SourceReader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
     if isinstance(raw, SampleError):
         raise raw
-    return loader.build(raw, index)
+    return reader.build(raw, index)

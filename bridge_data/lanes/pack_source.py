@@ -34,8 +34,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.assembly import Batching, Item, Pack
 from bridge_data.lanes.draws import Draws
-from bridge_data.lanes.units import Batching, Item, Pack
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -111,6 +111,14 @@ class PackSources:
     """Whether a pack is a micro-batch as it is."""
     modules: tuple[str, ...] = ()
     """What its sources import on first use."""
+
+    def batched(self, dataset: PackedData) -> "PackSources":
+        """Those of `dataset`, which was made of the one with these: its batches have another size and another encoder.
+
+        Raises:
+            ConfigError: if there are none for this encoder.
+        """
+        return self
 
     def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal, beside the order and the sizes, for a state to mean the same packs."""

@@ -8,12 +8,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
-
-from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 
 T = TypeVar("T")
 
@@ -69,37 +65,6 @@ def added(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for one in several:
         sums.update(one)
     return dict(sums)
-
-
-class SampleTimes:
-    """How long the work on the samples of one lane takes."""
-
-    def __init__(self) -> None:
-        self.num_loaded = self._loading_ns = self._slowest_ns = 0
-        self._slowest: SampleRef | None = None  # if it was found since it was last taken
-
-    def note(self, ref: SampleRef, began_ns: int) -> int:
-        """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
-        work on the next starts."""
-        now_ns = time.perf_counter_ns()
-        self._loading_ns += now_ns - began_ns
-        if now_ns - began_ns > self._slowest_ns:
-            self._slowest_ns, self._slowest = now_ns - began_ns, ref
-        return now_ns
-
-    def take_loading(self) -> tuple[int, int]:
-        """How many samples were loaded since the last call, and how many nanoseconds that took, without the reads of
-        objects, which another process would do again."""
-        loading = self.num_loaded, self._loading_ns - COUNTS.store_ns
-        self.num_loaded = self._loading_ns = COUNTS.store_ns = 0
-        return loading
-
-    def take_slowest(self) -> tuple[int, int, int, int]:
-        """`Counts.slowest` since the last call."""
-        if self._slowest is None:
-            return NONE_SLOWEST
-        (source, epoch, index, _), self._slowest = self._slowest, None
-        return self._slowest_ns, source, epoch, index
 
 
 @dataclasses.dataclass(slots=True)

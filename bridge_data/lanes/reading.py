@@ -23,7 +23,7 @@ from bridge_data import storage
 from bridge_data.data import ByteRange, Records
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
 from bridge_data.data.tar_files import GZIP_SUFFIXES
-from bridge_data.decode import Loader
+from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, Geometry, SampleRef
 from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, share_open
@@ -62,13 +62,13 @@ MAX_OPEN_BLOCKS = 1 << 18
 
 
 class ReadAhead:
-    """Announces what a lane will read. `loaders` are those of the sources; `num_lanes` run in this process; samples in
+    """Announces what a lane will read. `readers` are those of the sources; `num_lanes` run in this process; samples in
     any of `unread` are not read, as far as is known."""
 
     def __init__(
-        self, loaders: Sequence[Loader], num_lanes: int = 1, unread: Sequence[Container[SampleRef]] = ()
+        self, readers: Sequence[SourceReader], num_lanes: int = 1, unread: Sequence[Container[SampleRef]] = ()
     ) -> None:
-        self._loaders, self._max_bytes, self._unread = loaders, AHEAD_BYTES // num_lanes, unread
+        self._readers, self._max_bytes, self._unread = readers, AHEAD_BYTES // num_lanes, unread
         self._scout: Cursor
         self._is_ended = False
         self._begin: int | None = None
@@ -164,22 +164,22 @@ class ReadAhead:
 
     def _byte_ranges(self, ref: SampleRef) -> Sequence[ByteRange]:
         """The reads of this sample, except what comes with a sample met before."""
-        loader = self._loaders[ref.source]
-        block = loader.block(ref.index)
+        reader = self._readers[ref.source]
+        block = reader.block(ref.index)
         if block is None:
-            return () if any(ref in one for one in self._unread) else loader.byte_ranges(ref.index)
+            return () if any(ref in one for one in self._unread) else reader.byte_ranges(ref.index)
         name = ref.source, ref.epoch, block.start
         num_left, comes_whole = self._open.pop(name, (len(block), None))
         is_read, whole = not any(ref in one for one in self._unread), None
         if is_read and comes_whole is None:
-            whole = loader.block_bytes(block)
+            whole = reader.block_bytes(block)
             comes_whole = whole is not None
         if num_left > 1:
             self._open[name] = num_left - 1, comes_whole
             if len(self._open) > MAX_OPEN_BLOCKS:
                 self._open.popitem(last=False)
         if is_read and not comes_whole:
-            return loader.byte_ranges(ref.index)
+            return reader.byte_ranges(ref.index)
         return () if whole is None else (whole,)
 
     def _upcoming(self) -> Iterable[SampleRef]:

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.assembly import BATCH, PACK, Assembly
+from bridge_data.lanes.assembly import BATCH, PACK, Assembly, Item, Unit
 from bridge_data.lanes.maker import parts_of
-from bridge_data.lanes.units import Item, Unit
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD

@@ -8,7 +8,6 @@ are those of any data set.
 `LimitDataset` and `RepeatDataset` change how long a pass over a data set is.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -16,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Batching
 from bridge_data.options import check_flag, check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
@@ -139,15 +138,8 @@ class BatchDataset(LaneDataset):
         _set_hook(encoder, "batch", functools.partial(_callable("BatchDataset: batcher", batcher)), failure_tolerance)
         if is_overridden(inner.task_encoder, "encode_batch"):
             encoder.encode_batch = _unchanged  # type: ignore[method-assign]
-        super().__init__(
-            inner.plan,
-            shuffle=inner.order.shuffle,
-            batching=dataclasses.replace(inner.batching, batch_size=int(batch_size), drop_last=drop_last),
-            task_encoder=encoder,
-            worker_config=inner.worker_config,
-        )
-        for name in ("cache_pool", "make_observer", "skips", "bare_keys"):
-            setattr(self, name, getattr(inner, name))
+        vars(self).update(vars(inner.batched(int(batch_size), drop_last=drop_last, task_encoder=encoder)))
+        self.work()
 
 
 def LimitDataset(

@@ -3,11 +3,8 @@
 Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, checkpoints, metrics.
 
     factory           `get_savable_loader`, `get_loader`
-    loader            `SavableDataLoader`: iterators, saving, restoring, closing
-    position          whose turn it is in the job's sequence of micro-batches, and the state to save
-    lane_pool         who runs the lanes: the protocol `LanePool`, and this process as one
-    pools             which pool a loader has
-    lane_runner       running lanes in a process: the trainer's, or a worker
+    loader            `SavableDataLoader`: iterators, saving, restoring, closing; the `Position` of a rank in the job
+    lane_pool         whose turn it is, and who runs the lanes: the protocol `LanePool`, and this process as one
     workers           `LanePool` of worker processes, their replacement, and batches in shared memory
     pinning           `LanePool` around one, whose batches a thread copies to page-locked memory
     even_ends         ranks of finite data take equally many batches

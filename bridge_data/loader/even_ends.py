@@ -24,10 +24,8 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.pools import open_pool
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import LanePool, LaneSchedule
 from bridge_data.order.state import LoaderState
-from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig, is_distributed, process_of
 
 T = TypeVar("T")
@@ -47,13 +45,14 @@ class EvenStep(NamedTuple):
 
 
 class EvenEnds:
-    """Keeps this rank in step with the others; each rank makes one for its loader.
+    """Keeps this rank in step with the others; each rank makes one for its loader. `new_pool` opens another pool like
+    that of the loader.
 
     Raises:
         ConfigError: for several ranks without torch.distributed.
     """
 
-    def __init__(self, dataset: LaneDataset, loader: LoaderConfig) -> None:
+    def __init__(self, dataset: LaneDataset, new_pool: Callable[[], LanePool]) -> None:
         config = dataset.worker_config
         if config.world_size > 1 and not is_distributed():
             raise ConfigError(
@@ -64,7 +63,7 @@ class EvenEnds:
         """Steps in which this rank had no batch of its own, and got an empty one."""
         self.num_repeated = 0
         """Those in which it got a real batch again, because it could not be emptied."""
-        self._dataset, self._loader = dataset, loader
+        self._dataset, self._new_pool = dataset, new_pool
         self._num_slots: int | None = None
         self._template: Any = None
         self._has_failed = False
@@ -132,7 +131,7 @@ class EvenEnds:
         count twice in metrics, but the job continues.
         """
         if self._template is None:
-            self._template = first_of_job(self._dataset, self._loader)
+            self._template = _first_of_job(self._dataset, self._new_pool)
         if self._template is None:
             return None
         self.num_filled += 1
@@ -152,12 +151,12 @@ class EvenEnds:
         return _shallow(self._template)
 
 
-def first_of_job(dataset: LaneDataset, config: LoaderConfig) -> Any | None:
+def _first_of_job(dataset: LaneDataset, new_pool: Callable[[], LanePool]) -> Any | None:
     """The first batch of the job, whichever rank it is for; None if it has none. A pool of its own makes it."""
     state = dataset.new_state()
     every_lane = dataclasses.replace(state, lanes={lane: {} for lane in range(state.num_lanes)})
     schedule = LaneSchedule(every_lane, every_lane.lanes)
-    with contextlib.closing(open_pool(dataset, config)) as pool:
+    with contextlib.closing(new_pool()) as pool:
         pool.begin(schedule.lanes, every_lane)
         while schedule:
             item = pool.take(schedule.lane)

@@ -4,16 +4,21 @@ from collections.abc import Callable
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
+from bridge_data.ignored import OF_LOADERS
 from bridge_data.keywords import LoaderKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.wrappers import samples_of
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.options import takes_options
+from bridge_data.order.extras import EXTRAS
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig, Memo
 from bridge_data.topology import WorkerConfig
+
+_MEMO = Feature[Callable[[LaneDataset, Memo], LaneDataset]]("memo")
+"""The data set whose lanes look for encoded samples there first."""
 
 
 @takes_options(LoaderConfig)
@@ -38,7 +43,7 @@ def get_loader(
     return open_loader(dataset, LoaderConfig(**options), worker_config)
 
 
-@takes_options(LoaderConfig)
+@takes_options(LoaderConfig, OF_LOADERS)
 def get_savable_loader(
     dataset: LaneDataset | Plan,
     *,
@@ -88,8 +93,7 @@ def open_loader(
         dataset = dataset.changed(cache_pool=config.cache_pool)
     dataset = with_extras(dataset, config)
     if isinstance(config.memo, Memo):
-        memoized: Callable[[LaneDataset, Memo], LaneDataset] = extension("features", "memo", needed_by="memo=...")
-        dataset = memoized(dataset, config.memo)
+        dataset = _MEMO.get(needed_by="memo=...")(dataset, config.memo)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 
@@ -101,7 +105,7 @@ def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
     """`dataset` with the extras that the options ask for."""
     if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
         return dataset
-    ledger = extension("extras", "ledger", needed_by="ledger_path=...")
+    ledger = EXTRAS.get("ledger", needed_by="ledger_path=...")
     made = ledger.of_data(dataset.plan.sources, dataset.source_names)
     return dataset.changed(extras=(*dataset.extras, made))
 

@@ -1,22 +1,117 @@
-"""Who runs the lanes of a rank: the protocol `LanePool`, and this process as one, for loaders without workers.
+"""Lanes of a rank: whose turn it is, and who runs them.
 
-A loader has one pool for its whole life (see `pools`). The others are `workers.worker_pool`, and that of the
-plug-in for `workers=RayWorkers(...)`.
+Reads a data set, a state and some of its lanes. Returns their items in the order of turns: batches, each with the
+lane's state after it, and the end of each lane. Raises what a lane raises. Promises that the order depends on the lanes
+alone: micro-batch number n of lane l is that of index `n * num_lanes + l`.
+
+A loader has one `LanePool` for its whole life: this process, worker processes (`workers.worker_pool`), or one of a
+plug-in. Wherever lanes run, a `LaneRunner` runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import MakerWrapper, Watch
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.order.state import LoaderState
-from bridge_data.samples.arena import PrivateArena
+from bridge_data.samples.arena import Arena, PrivateArena
 
 Pin: TypeAlias = Callable[[Any], Any]
-"""Returns a batch in page-locked memory."""
+"""Returns a batch in page-locked memory; None, in place of the batch of a skipped micro-batch, as it is."""
+
+
+class LaneSchedule:
+    """Whose turn it is among some lanes after `state`: that of the lane whose next micro-batch is the first."""
+
+    def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
+        self._num_lanes = state.num_lanes
+        self._next = [(state.next_of(lane), lane) for lane in lanes]
+        heapq.heapify(self._next)
+
+    def __bool__(self) -> bool:
+        return bool(self._next)
+
+    @property
+    def index(self) -> int:
+        """The micro-batch that is next."""
+        return self._next[0][0]
+
+    @property
+    def lane(self) -> int:
+        """The lane whose turn it is."""
+        return self._next[0][1]
+
+    @property
+    def lanes(self) -> list[int]:
+        """The lanes that have not ended, by their next micro-batches."""
+        return [lane for _, lane in sorted(self._next)]
+
+    def following(self, count: int) -> list[int]:
+        """The lanes of the next `count` turns, if no lane ends."""
+        return [*itertools.islice(itertools.cycle(self.lanes), count)]
+
+    def advance(self) -> None:
+        """Note that the lane whose turn it is has made its micro-batch."""
+        index, lane = self._next[0]
+        heapq.heapreplace(self._next, (index + self._num_lanes, lane))
+
+    def end_lane(self) -> None:
+        """Note that the lane whose turn it is has no more batches."""
+        heapq.heappop(self._next)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The lane has no more batches; these samples were skipped after its last one."""
+
+    lane: int
+    skipped: dict[str, int]
+
+
+class LaneRunner:
+    """Runs lanes of one data set in this process: the trainer's, or a worker; opens each at its position in `state` on
+    first use. What fails is not used again: see `LanePool`.
+
+    Batches are built in `arena`, of samples made inside these `wrappers`.
+    """
+
+    def __init__(
+        self,
+        dataset: LaneDataset,
+        state: LoaderState,
+        arena: Arena,
+        watch: Watch | None = None,
+        wrappers: Sequence[MakerWrapper] = (),
+    ) -> None:
+        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
+        self._wrappers = wrappers
+        self._lanes: dict[int, Lane] = {}
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`; of a micro-batch that is skipped, without the batch. Raises what the lane raises."""
+        run, state = self.lane(lane), self._state
+        try:
+            with self._arena.active():
+                item = run.next()
+        except StopIteration:
+            return Ended(lane, run.take_skipped())
+        if state.skips is not None and (item.state["micro_batches"] - 1) * state.num_lanes + lane in state.skips:
+            item.batch = None  # no rank gets it, so it does not travel
+        return item
+
+    def lane(self, lane: int) -> Lane:
+        """Lane number `lane`."""
+        if lane not in self._lanes:
+            opened = self._dataset.lane(lane, self._state, watch=self._watch, wrappers=self._wrappers)
+            self._lanes[lane] = opened
+        return self._lanes[lane]
 
 
 class LanePool(Protocol):

@@ -2,37 +2,62 @@
 
 Reads a data set of lanes. Returns the same batches for any number of workers; `save_state_rank` is the position after
 the last batch handed out, without what was prefetched, and asks no worker.
+
+Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
+those that are skipped. A `SavableDataLoader` takes items of lanes from its pool, in the order of a `Position`; an
+`Iteration` says where a pass ends.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
+import logging
 import os
 import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
-from bridge_data.extensions import extension
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.lane_pool import LanePool
-from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
-from bridge_data.loader.pools import open_pool
-from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.order.extras import Recorder
-from bridge_data.order.state import LoaderState
-from bridge_data.run_options import LoaderConfig
+from bridge_data.order.extras import RECORDERS, Recorder
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.step_skips import StepSkips
+from bridge_data.run_options import LoaderConfig, PoolOptions
 from bridge_data.samples.collation import with_tensors
+from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 SKIPPED = "skip_steps"
 """The stage under which samples of discarded micro-batches are counted."""
 
 _NONE_LEFT = object()
+
+
+def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None) -> LanePool:
+    """What runs the lanes of a loader with these options: this process if there are no workers, worker processes, or
+    the pool that the option `workers` names; with `pin`, batches come pinned.
+
+    Raises:
+        WorkerError: if workers cannot be started as asked.
+    """
+    ranks, workers = dataset.worker_config, config.workers
+    pool: LanePool | None = workers.open_pool(dataset, config) if isinstance(workers, PoolOptions) else None
+    if pool is None:
+        if not ranks.num_workers:
+            return InProcessPool(dataset, pin)
+        from bridge_data.loader.workers.worker_pool import WorkerPool  # here: not needed without workers
+
+        pool = WorkerPool(dataset, min(ranks.num_workers, len(ranks.lanes)), config)
+    return pool if pin is None else pinning.PinningPool(pool, pin)
 
 
 class SavableDataLoader:
@@ -45,7 +70,7 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
-    is_within_step = False
+    is_within_step = is_idle = False
     """Each batch comes with the state after it."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
@@ -54,12 +79,13 @@ class SavableDataLoader:
         self.meter = Meter(dataset.worker_config.rank)
         self.skipped = self.meter.skipped
         """Samples skipped on the way to the batches handed out so far, by stage."""
-        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config)
+        opener = functools.partial(open_pool, dataset, self.config)
+        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, opener)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
         self._recorders: dict[str, Recorder] = {}
         """By the name of the feature, what follows the batches that are handed out."""
         if self.config.ledger_path:
-            opened = extension("recorders", "ledger", needed_by="ledger_path=...")
+            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
             self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._is_in_step = False
@@ -131,7 +157,7 @@ class SavableDataLoader:
         """
         self._go_to(self.dataset.check_state(state, strict=strict))
         # Whether the pass has anything left may be known only after trying: here, if this is the only rank.
-        self._is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
+        self._position.is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
     state_dict, load_state_dict = save_state_rank, restore_state_rank  # as torch and Lightning call them
@@ -198,24 +224,30 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, which is that of the position while
-    # `_is_in_step`. That is unset during each change of either: if one is interrupted, at whichever line, or fails, the
-    # pool begins anew at the position. So no batch is lost, and none comes twice.
+    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. They
+    # are those of the position while `_is_in_step`. That is unset during each change of either: if one is interrupted,
+    # at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
-        while self._fetched is None and (lane := self._position.turn()) is not None:
+        position = self._position
+        while self._fetched is None and (lane := position.turn()) is not None:
             if not self._is_in_step:
-                self._pool.begin(self._position.lanes(), self._position.state)
+                lanes = position.lanes()
+                for recorder in self._recorders.values():
+                    recorder.begin(position.state)
+                self._pool.begin(lanes, position.state)
+                self._is_in_step = True
+                continue
             self._is_in_step = False
             item = self._pool.take(lane)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
-                self._position.end_lane()
-            elif self._position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
+                position.end_lane()
+            elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
                 self.meter.count_skips({SKIPPED: item.counts[0]})
-                self._position.discard(item.state)
+                position.discard(item.state)
             else:
                 self._fetched = item
             self._is_in_step = True
@@ -242,14 +274,9 @@ class SavableDataLoader:
         dataset = self.dataset
         self._is_in_step = False
         self._fetched = None
-        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length)
-        for recorder in self._recorders.values():
-            recorder.begin(state)
-        self._is_within_pass = False
-        """Whether the pass is known to have begun before this position, so that an iteration which gets nothing here
-        may begin the next one: batches were taken since the last move, or a state was restored."""
         if self.even_ends is not None:
             self.even_ends.begin(state)
+        self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length)
 
     def _warn_of_idle_workers(self) -> None:
         if (config := self.dataset.worker_config).num_workers:
@@ -300,7 +327,7 @@ class Iteration(Timed[Any]):
         if self._is_complete():
             return _NONE_LEFT
         # If nothing is left, the pass was over before this iteration, which is known only now.
-        return self._take_in_pass(may_begin_next=loader._is_within_pass)
+        return self._take_in_pass(may_begin_next=loader._position.is_within_pass)
 
     def _take_in_pass(self, *, may_begin_next: bool = False) -> Any:
         """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
@@ -327,7 +354,6 @@ class Iteration(Timed[Any]):
             item = loader._fetch()
             if item is None:
                 return _NONE_LEFT
-            loader._is_within_pass = True
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
         if loader.dataset.passes.is_complete(loader._position.state):  # only other ranks have one in this step
@@ -336,12 +362,124 @@ class Iteration(Timed[Any]):
         step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
             return _NONE_LEFT
-        loader._is_within_pass = True
         if step.filling is None:
             assert item is not None
             return loader._hand_out(item)
         loader._position.pass_over(step.end)
         return step.filling
+
+
+class Position:
+    """The cursor of one rank in the job's sequence of micro-batches: whose turn it is among its lanes, without those
+    that have ended, and `state`, which is what to save at any time."""
+
+    def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
+        self._rank, self._world_size = config.rank, config.world_size
+        self._epoch_length = virtual_epoch_length
+        self._schedule, self._has_begun = LaneSchedule(state, state.lanes), False
+        self.state = state
+        self.is_within_pass = False
+        """Whether the pass is known to have begun before: batches of it were taken here, or a state was restored."""
+
+    @property
+    def is_at_virtual_epoch(self) -> bool:
+        """Whether a virtual epoch starts here."""
+        return bool(self._epoch_length) and not self.state.epoch_batches
+
+    def turn(self) -> int | None:
+        """The lane whose turn it is; None if all of this rank have ended."""
+        return self._schedule.lane if self._schedule else None
+
+    @property
+    def index(self) -> int:
+        """The micro-batch of the lane whose turn it is."""
+        return self._schedule.index
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the micro-batch of the lane whose turn it is goes to no rank."""
+        return self.state.skips is not None and self._schedule.index in self.state.skips
+
+    def begin(self, named: StepSkips | None) -> None:
+        """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
+        so that it cannot be skipped; `named` are those from the settings, as named there.
+
+        Raises:
+            ConfigError: if they cannot.
+        """
+        skips, index = self.state.skips, self.state.micro_batch_index
+        if self._has_begun:
+            return
+        if skips is not None:
+            skips.check_shared(index, self._world_size)
+        self._has_begun = True
+        if self._rank == 0 and named is not None and (behind := named.not_skipped(skips)):
+            logger.warning(
+                "not skipped, as the run handed them out before this state was saved: micro-batches %s. To skip these "
+                "too, resume from a checkpoint that was saved before them",
+                "; ".join(behind),
+            )
+        ahead = [one for one in skips.ranges if one.stop >= index] if self._rank == 0 and skips is not None else []
+        if ahead:
+            words = StepSkips(()).name if named is None else named.name
+            logger.info("from micro-batch %d of the job on: %s", index, ", ".join(map(words, ahead)))
+
+    def lanes(self) -> list[int]:
+        """The lanes of this rank that have not ended, by their next micro-batches in `state`: also after an interrupt
+        between the noting of a state and of the turn."""
+        self._schedule = LaneSchedule(self.state, self._schedule.lanes)
+        return self._schedule.lanes
+
+    def discard(self, state: LaneState) -> None:
+        """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
+        it."""
+        lane = self._schedule.lane
+        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
+        self._schedule.advance()
+
+    def advance(self, state: LaneState) -> None:
+        """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
+        self.is_within_pass, before, lane = True, self.state, self._schedule.lane
+        # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
+        # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
+        self.state = LoaderState(
+            fingerprint=before.fingerprint,
+            generations=before.generations,
+            micro_batch_index=self.next_index(),
+            lanes={**before.lanes, lane: state},
+            drawn_before=before.drawn_before,
+            epoch_batches=self._next_epoch_batches(),
+            extras=before.extras,
+            repetition=before.repetition,
+            skips=before.skips,
+        )
+        self._schedule.advance()
+
+    def next_index(self) -> int:
+        """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch
+        each at a time."""
+        begin, skips, index = self.state.micro_batch_index, self.state.skips, self._schedule.index
+        if skips is not None:  # of endless data, in which no rank lacks a turn
+            return skips.index_after(skips.num_handed_out(begin) + self._world_size)
+        return index - (index - begin) % self._world_size + self._world_size
+
+    def pass_over(self, micro_batch_index: int) -> None:
+        """Note that other ranks have got the micro-batches before this one; this rank has none of these."""
+        self.is_within_pass = True
+        self.state = dataclasses.replace(
+            self.state, micro_batch_index=micro_batch_index, epoch_batches=self._next_epoch_batches()
+        )
+
+    def _next_epoch_batches(self) -> int:
+        return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
+
+    def end_lane(self) -> None:
+        """Note that the lane whose turn it is has no more batches."""
+        self._schedule.end_lane()
+
+    def end_pass(self) -> None:
+        """Note that the pass is over: a state saved now starts the next one."""
+        self.state = dataclasses.replace(self.state, ended=True)
 
 
 def _close_in(process: int, pool: LanePool, meter: Meter) -> None:

@@ -88,8 +88,8 @@ class LoaderMetrics:
     """Images of several frames or pages of which only the first was taken."""
     retries: int = 0
     """Reads retried after a transient fault."""
-    others: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """What plug-ins count, by their names: `memo_hits`, `memo_misses`, `memo_bytes`."""
+    others: Mapping[str, int] = dataclasses.field(default_factory=collections.Counter)
+    """What plug-ins count, by their names: 0 for any other name."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Samples skipped, by hook."""
     failed: int = 0
@@ -109,21 +109,6 @@ class LoaderMetrics:
     """Resident memory of the trainer's process."""
     workers_bytes: int = 0
     """Resident memory of the workers, added up: what they share is counted in each."""
-
-    @property
-    def memo_hits(self) -> int:
-        """Samples found in the memo (`LoaderConfig.memo`), which another process, or an earlier epoch, has made."""
-        return self.others.get("memo_hits", 0)
-
-    @property
-    def memo_misses(self) -> int:
-        """Samples that were not in it."""
-        return self.others.get("memo_misses", 0)
-
-    @property
-    def memo_bytes(self) -> int:
-        """Bytes read of the memo."""
-        return self.others.get("memo_bytes", 0)
 
     @property
     def wait_share(self) -> float:
@@ -172,13 +157,13 @@ class LoaderMetrics:
         skipped = {hook: count - before.skipped.get(hook, 0) for hook, count in self.skipped.items()}
         others = {name: count - before.others.get(name, 0) for name, count in self.others.items()}
         skipped = {hook: count for hook, count in skipped.items() if count}
-        return dataclasses.replace(self, **counts, skipped=skipped, others=others)
+        return dataclasses.replace(self, **counts, skipped=skipped, others=collections.Counter(others))
 
     def values(self) -> dict[str, float]:
         """All numbers by name, as loggers want them: rates and shares, counts, `skipped/HOOK`, `epochs/SOURCE`,
-        `slowest_sample_s`."""
-        values: dict[str, float] = {name: getattr(self, name) for name in (*RATES, "num_ranks", *_COUNTS, *_MEMORY)}
-        values |= self.others
+        `slowest_sample_s`; and those of plug-ins, unless they have a name of these."""
+        values: dict[str, float] = dict(self.others)
+        values |= {name: getattr(self, name) for name in (*RATES, "num_ranks", *_COUNTS, *_MEMORY)}
         values |= {f"skipped/{hook}": count for hook, count in sorted(self.skipped.items())}
         values |= {f"epochs/{source}": epochs for source, epochs in self.epochs.items()}
         if self.slowest is not None:
@@ -250,6 +235,7 @@ class Meter:
             wait_s=self.wait_s,
             batches=self.batches,
             slowest=self._slowest(dataset, counts.pop("slowest")),
+            others=collections.Counter(counts.pop("others")),
             **counts,
             skipped=dict(self.skipped),
             failed=self.num_failed,
@@ -332,7 +318,7 @@ def together_of(ranks: Sequence[LoaderMetrics]) -> LoaderMetrics:
     return LoaderMetrics(
         **{**sums, **means},
         skipped=dict(skipped),
-        others=added(rank.others for rank in ranks),
+        others=collections.Counter(added(rank.others for rank in ranks)),
         epochs={source: _mean(rank.epochs[source] for rank in ranks if source in rank.epochs) for source in sources},
         slowest=max(slow, key=lambda sample: sample.seconds, default=None),
     )

@@ -14,9 +14,7 @@ from typing import Any
 from bridge_data import samples
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.lane_pool import LanePool, Pin
-from bridge_data.loader.lane_runner import Ended
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import Ended, LanePool, LaneSchedule, Pin
 from bridge_data.order.state import LoaderState
 
 

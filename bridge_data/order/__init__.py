@@ -5,9 +5,8 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, assigned to lanes, shuffled in windows
-    sample_blend  the seam for blends that look at samples
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
-                  reshard left to it comes first
+                  reshard left to it comes first; the seam for blends that look at samples
     ordered       the same for the validation order
     pending       what a lane has drawn and not yet emitted
     step_skips    which micro-batches are skipped

@@ -8,21 +8,25 @@ one source to a lane. An entry of it is a slice `[generation, lane, shuffle, win
 position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
 `[epoch, index, part]`: single samples, or parts of them. A `Cursor` takes from the streams of all sources, but first
 from their inboxes.
+
+`Blend` and `Schedule` know the source of a draw from its number. A `SampleBlend`, which `PlanOrder` gets by a
+`BlendRule`, is for weights that count something else than samples: it decides by the samples that come. Each lane asks
+its `LaneBlend`, which remembers what it needs, as plain JSON in the state of the lane.
 """
 
 import collections
 import copy
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Phase, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
-from bridge_data.order.sample_blend import LaneBlend, SampleBlend
 
 State = dict[str, Any]
 
@@ -229,6 +233,49 @@ def cut_entry(entry: Entry, size: int) -> tuple[Entry, Entry]:
     return [*stream, skip, size], [*stream, skip + size, count - size]
 
 
+class LaneBlend(Protocol):
+    """From which source a lane draws next."""
+
+    def first(self) -> int | None:
+        """The source that is drawn next, or that must be `put` first if its samples are not known; None at the end."""
+
+    def put(self, source: int, indices: Ints, is_whole: NDArray[np.bool_]) -> None:
+        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are parts of
+        samples that were drawn before."""
+
+    def draw(self) -> None:
+        """Note that the next sample of the `first` source was drawn."""
+
+    def state(self) -> Any:
+        """What a lane of the same blend continues from, as plain JSON."""
+
+
+class SampleBlend(Protocol):
+    """The blend of all lanes."""
+
+    def lane(self, lane: int, num_lanes: int, state: Any) -> LaneBlend:
+        """That of one lane, from a `LaneBlend.state` on; None: from the start."""
+
+    def resharded(self, states: Sequence[Any], lane: int, num_lanes: int) -> Any:
+        """The state of `lane`, of `num_lanes` new ones, which go on together where lanes with these states were."""
+
+    def migrated(self, state: Any, after: Any, numbers: Sequence[int], num_lanes: int) -> Any:
+        """The state of a lane, one of `num_lanes`, in the blend `after` of the same rule, in which the sources have
+        these `numbers`."""
+
+
+class BlendRule(Protocol):
+    """Makes the blend of sources from their weights."""
+
+    def blend(self, phases: Sequence[Phase], numbers: Sequence[int], keys: Sequence[int]) -> SampleBlend:
+        """The blend of the sources of these `numbers` in the plan, whose `phases` of weights and `keys` for random
+        numbers are given."""
+
+    def fingerprint(self, names: Sequence[str]) -> Mapping[str, Any]:
+        """What must be equal for a state to mean the same draws, beside the weights; `names` are those of sources in
+        states."""
+
+
 _as_reference = functools.partial(tuple.__new__, SampleRef)
 """`SampleRef._make`, three times as fast."""
 
@@ -252,7 +299,7 @@ class Cursor:
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
-        self.seek({"draws": 0, "cursors": {}})
+        self.seek({})
 
     @property
     def num_samples(self) -> Sequence[int]:
@@ -361,9 +408,9 @@ class Cursor:
         return copied
 
     def seek(self, state: State) -> None:
-        """Continue from a position that `state()` returned."""
-        self.draws = state["draws"]
-        self._saved, self._saved_inboxes = dict(state["cursors"]), dict(state.get("inbox", {}))
+        """Continue from a position that `state()` returned; from the beginning, if `state` has none."""
+        self.draws = state.get("draws", 0)
+        self._saved, self._saved_inboxes = dict(state.get("cursors", {})), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
         self._inboxes: dict[int, Inbox] = {}
         if self._saved_inboxes:

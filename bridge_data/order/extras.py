@@ -12,16 +12,20 @@ that a state which holds something of it can be read by a run that has not asked
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bridge_data.errors import StateError
-from bridge_data.extensions import find_extension
+from bridge_data.extensions import Seam
 from bridge_data.order.cursor import SampleRef
+from bridge_data.order.row import Ints
 
 if TYPE_CHECKING:
     from bridge_data.order.state import LoaderState
     from bridge_data.plan import Source
+
+logger = logging.getLogger("bridge_data")
 
 
 class LaneExtra:
@@ -37,10 +41,10 @@ class LaneExtra:
         waits in it. The others are not read."""
         return refs
 
-    def note(self, index: int, refs: Sequence[SampleRef]) -> Any:
-        """Called with the samples of each micro-batch that was made, also if its step is skipped; `index` is its index
-        in the job, a reference has the number of a part of a sample. What it returns, picklable, comes with the
-        micro-batch to the loader (see `Recorder`)."""
+    def note(self, index: int, samples: Ints) -> Any:
+        """Called with the `samples` of each micro-batch that was made, also if its step is skipped: (samples, 4), of
+        each its source, epoch, index and part. `index` is that of the micro-batch in the job. What it returns,
+        picklable, comes with the micro-batch to the loader (see `Recorder`)."""
 
     def save(self) -> Any:
         """Plain JSON for the lane's state; None for nothing."""
@@ -51,6 +55,8 @@ class StateExtra:
 
     name: ClassVar[str]
     version: ClassVar[int]
+    asked_by: ClassVar[str] = ""
+    """The setting with which a run asks for it, for messages."""
 
     @classmethod
     def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
@@ -59,8 +65,8 @@ class StateExtra:
 
     @classmethod
     def unasked(cls) -> Self | None:
-        """The extra of a run that has not asked for it, and goes on from a state that has something of it; None: the
-        run drops that."""
+        """What begins where a run that has not asked for the feature goes on from a state that has something of it: it
+        keeps what the state of the job has. None: the run drops that, too, and says so. What lanes have is dropped."""
         return None
 
     def lane(self, number: int, state: LoaderState) -> LaneExtra:
@@ -87,6 +93,10 @@ class StateExtra:
         """Called with the state of the whole job where one is gathered to be saved."""
 
 
+EXTRAS = Seam[type[StateExtra]]("extras")
+"""By the name of the feature."""
+
+
 def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:
     """What the `extras` of a state, or of a lane's state, have of a feature; None if nothing.
 
@@ -108,8 +118,8 @@ def with_data(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra], d
 
 
 def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
-    """`state` of a run that begins with it, or goes on from it, with `extras`. What it has of other features is
-    dropped, if these let it be.
+    """`state` of a run that begins with it, or goes on from it, with `extras`. What it has of other features ends here,
+    with a warning, unless they go on with it unasked.
 
     Raises:
         StateError: if one of the features cannot go on, or is not installed.
@@ -122,22 +132,24 @@ def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
     for name, part in saved.items():
         if name in own:
             continue
-        found: type[StateExtra] | None = find_extension("extras", name)
+        found = EXTRAS.find(name)
         if found is None:
             raise _unknown(name, part["version"], "none: no plug-in of this name is installed")
         data_of({name: part}, found)
         if (unasked := found.unasked()) is not None:
             own[name] = unasked
-    if not own and not saved:
-        return state
+            continue
+        setting = f" ({found.asked_by})" if found.asked_by else ""
+        logger.warning("extras.%s: the state has it and this run does not ask for it%s: it ends here", name, setting)
     kept: dict[str, Any] = {}
     for extra in own.values():
         kept = with_data(kept, extra, extra.begin(state))
-    lanes = {lane: _only(of_lane, own) if "extras" in of_lane else of_lane for lane, of_lane in state.lanes.items()}
+    asked = {extra.name for extra in extras}
+    lanes = {lane: _only(of_lane, asked) if "extras" in of_lane else of_lane for lane, of_lane in state.lanes.items()}
     return dataclasses.replace(state, extras=kept, lanes=lanes)
 
 
-def _only(of_lane: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def _only(of_lane: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     kept = {name: part for name, part in of_lane["extras"].items() if name in names}
     without = {name: value for name, value in of_lane.items() if name != "extras"}
     return {**without, "extras": kept} if kept else without
@@ -164,12 +176,15 @@ class LaneExtras:
     def __init__(self, extras: Sequence[StateExtra], number: int, state: LoaderState) -> None:
         self._extras = [(extra, extra.lane(number, state)) for extra in extras]
         self._noting = [(extra, own) for extra, own in self._extras if type(own).note is not LaneExtra.note]
+        self._filtering = [own for _, own in self._extras if type(own).filter is not LaneExtra.filter]
         self.want_samples = bool(self._noting)
         """Whether one of them looks at what `note` is called with."""
+        self.leave_out = bool(self._filtering)
+        """Whether one of them may leave out samples."""
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         """The samples that all let through."""
-        for _, own in self._extras:
+        for own in self._filtering:
             refs = own.filter(refs)
         return refs
 
@@ -180,7 +195,7 @@ class LaneExtras:
     def left_out(self, refs: Sequence[SampleRef]) -> list[tuple[SampleRef, LaneExtra]]:
         """The samples that are not let through, each with the first that does not."""
         found = []
-        for _, own in self._extras:
+        for own in self._filtering:
             kept = own.filter(refs)
             if len(kept) < len(refs):
                 is_kept = {*kept}
@@ -188,9 +203,9 @@ class LaneExtras:
             refs = kept
         return found
 
-    def note(self, index: int, refs: Sequence[SampleRef]) -> dict[str, Any]:
+    def note(self, index: int, samples: Ints) -> dict[str, Any]:
         """What comes with a micro-batch to the loader, by the name of the feature."""
-        noted = {extra.name: own.note(index, refs) for extra, own in self._noting}
+        noted = {extra.name: own.note(index, samples) for extra, own in self._noting}
         return {name: value for name, value in noted.items() if value is not None}
 
     def save(self) -> dict[str, Any]:
@@ -216,3 +231,7 @@ class Recorder:
 
     def close(self) -> None:
         """The loader ends."""
+
+
+RECORDERS = Seam[Callable[[Any, Any], Recorder]]("recorders")
+"""By the name of the feature: opens one, for the value of its option and the `WorkerConfig` of the rank."""

@@ -61,9 +61,6 @@ class Pending(Generic[T, U]):
     open: collections.deque[tuple[list[U], int]] = dataclasses.field(default_factory=collections.deque)
     """(members, number of batches already emitted) of micro-batches that were only partly emitted."""
 
-    def __bool__(self) -> bool:
-        return bool(self.queue or self.carried or self.packs or self.buckets or self.open)
-
     def map(self, item: Callable[[T], NewT], unit: Callable[[U], NewU]) -> "Pending[NewT, NewU]":
         """The same structure with `item` and `unit` applied to each."""
         return Pending(
@@ -119,12 +116,9 @@ class Pending(Generic[T, U]):
     def encode(self: "Pending[ItemT, UnitT]", first: int) -> dict[str, Any]:
         """As plain data for the lane's state; `first` is the draw number of the base cursor."""
 
-        def written(item: _Item) -> int | list[int]:
-            if item.draw < first:
-                return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
-            return [item.draw - first, item.part] if item.part else item.draw - first
-
-        return self.map(written, lambda unit: [written(item) for item in unit.items]).to_dict()
+        return self.map(
+            lambda item: encoded_item(item, first), lambda unit: [encoded_item(item, first) for item in unit.items]
+        ).to_dict()
 
     @staticmethod
     def decode(state: Mapping[str, Any], cursor: Cursor) -> "Pending[Drawn, list[Drawn]]":
@@ -177,6 +171,13 @@ class Pending(Generic[T, U]):
             buckets=dict(written.get("buckets", {})),
             open=collections.deque((units, emitted) for units, emitted in written.get("open", ())),
         )
+
+
+def encoded_item(item: _Item, first: int) -> int | list[int]:
+    """One item as `Pending.encode` writes it."""
+    if item.draw < first:
+        return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
+    return [item.draw - first, item.part] if item.part else item.draw - first
 
 
 def num_pending(state: Mapping[str, Any]) -> int:

@@ -20,11 +20,11 @@ from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.cursor import BlendRule, SampleBlend
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.resharding import TOLERATED, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
-from bridge_data.order.sample_blend import BlendRule, SampleBlend
-from bridge_data.order.state import Generation, LaneState, LoaderState
+from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
@@ -192,8 +192,7 @@ class PlanOrder:
     def has_next(self, lane: int, state: LoaderState) -> bool:
         """Whether a lane has a sample left to draw."""
         cursor = self.cursor(lane, state)
-        if state.lanes[lane]:
-            cursor.seek(state.lanes[lane])
+        cursor.seek(state.lanes[lane])
         try:
             cursor.next()
         except StopIteration:
@@ -252,7 +251,7 @@ class PlanOrder:
         lanes: dict[int, LaneState] = {}
         for lane, now in found.lanes.items():
             own = blend.migrated(state.lanes[lane].get("blend"), self._sample_blend, kept, state.num_lanes)
-            lanes[lane] = {**now, "blend": own} if now else now
+            lanes[lane] = {**now, "blend": own} if has_started(now) else now
         return dataclasses.replace(found, lanes=lanes)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.cursor import BEGINNING, Cursor, Entry, cut_entry, entry_size, is_slice
+from bridge_data.order.cursor import BEGINNING, Cursor, Entry, SampleBlend, cut_entry, entry_size, is_slice
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
-from bridge_data.order.sample_blend import SampleBlend
-from bridge_data.order.state import Generation, LaneState, LoaderState
+from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
 
 TOLERATED = {
     "sources": "added data sets start with their first epoch now",
@@ -85,7 +84,7 @@ def migrate(
             merged[number] = of_source
         generations.append((num_lanes, merged))
     lanes = {
-        lane: _renumbered(lane_state, make_cursor(lane), numbers) if lane_state else {}
+        lane: _renumbered(lane_state, make_cursor(lane), numbers) if has_started(lane_state) else lane_state
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
@@ -227,7 +226,8 @@ class _OldLanes:
         self.states: list[LaneState] = []
         self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
         for lane in range(state.num_lanes):
-            lane_state = state.lanes[lane] or make_cursor(lane).state()
+            own = state.lanes[lane]
+            lane_state = own if has_started(own) else make_cursor(lane).state()
             self.states.append(lane_state)
             if "pending" in lane_state:
                 self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
@@ -295,7 +295,7 @@ class _OldLanes:
         for lane, pending in self._pending.items():
             whole[lane % num_lanes].open += pending.open
         for lane, pending in whole.items():
-            if pending and lane in lanes:
+            if pending.open and lane in lanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)

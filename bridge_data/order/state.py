@@ -30,7 +30,7 @@ VERSION = 4
 
 LaneState: TypeAlias = dict[str, Any]
 """The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
-`{}` if the lane has not started."""
+no `draws` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -44,6 +44,11 @@ _LESS_STRICT = (
     "\nTo continue with other weights, added data sets or another batch size: strict=False "
     "(of the DataModule: strict_restore=False)"
 )
+
+
+def has_started(lane: LaneState) -> bool:
+    """Whether a lane has a position: one that has none may have `extras`, of the pass before."""
+    return "draws" in lane
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,6 +80,11 @@ class LoaderState:
     def num_lanes(self) -> int:
         """The number of lanes of the whole job."""
         return self.generations[-1][0]
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether features keep something in it."""
+        return bool(self.extras) or any("extras" in lane for lane in self.lanes.values())
 
     @property
     def is_whole(self) -> bool:
@@ -171,7 +181,7 @@ class LoaderState:
             ended=data.get("ended", False),
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
-            skips=StepSkips.of([SkippedRange(*one) for one in data.get("skips", ())]),
+            skips=StepSkips.of([SkippedRange(*one) for one in data["skips"]]) if "skips" in data else None,
         )
         state.check_counts()
         return state
@@ -185,14 +195,15 @@ class LoaderState:
         """
         if self.is_finite:
             return
-        skips, index = self.skips or (), self.micro_batch_index
-        for lane in self.lanes:
-            following, expected = self.next_of(lane), index + (lane - index) % self.num_lanes
+        skips, index, num_lanes = self.skips or (), self.micro_batch_index, self.num_lanes
+        for lane, own in self.lanes.items():
+            following = own.get("micro_batches", 0) * num_lanes + lane
+            expected = index + (lane - index) % num_lanes
             first, stop = sorted((following, expected))
-            if any(one not in skips for one in range(first, stop, self.num_lanes)):
+            if any(one not in skips for one in range(first, stop, num_lanes)):
                 raise _damaged(
                     f"lanes.{lane}",
-                    f"goes on with micro-batch {following}, expected {expected}, as {self.num_lanes} lanes have made "
+                    f"goes on with micro-batch {following}, expected {expected}, as {num_lanes} lanes have made "
                     f"all before {index}: it is of another step",
                 )
 
@@ -212,7 +223,7 @@ class LoaderState:
 
     def differences(self, fingerprint: dict[str, Any]) -> list[tuple[str, str]]:
         """(item, description) of each difference from `fingerprint`."""
-        return list(_differences(self.fingerprint, fingerprint))
+        return [] if self.fingerprint == fingerprint else list(_differences(self.fingerprint, fingerprint))
 
     def check_complete(self) -> None:
         """Check that no lane of the job is missing."""

@@ -18,15 +18,15 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
-from bridge_data.data import SubsetRange
+from bridge_data.data import Records, SubsetRange
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension, find_extension, names_of_extensions
+from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import SAMPLES, Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
 from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
-from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
+from bridge_data.plan.source import EpochsPerShuffle, Source, check_epochs, multiplied
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 WHERE_KEYS = ("where", "columns")
@@ -56,6 +56,31 @@ class Clause(Protocol):
 
     def error(self, message: str) -> ConfigError:
         """The error `message`, which names the clause."""
+
+
+class SampleChooser(Protocol):
+    """The plug-in that reads clauses, and chooses samples by them: those for which all clauses hold."""
+
+    def read(self, entries: Mapping[str, Node], file: str) -> tuple[Clause, ...]:
+        """See `read_clauses`."""
+
+    def given(self, where: str | None, columns: str | os.PathLike[str] | None) -> tuple[Clause, ...]:
+        """See `given_clauses`."""
+
+    def choose(self, source: Source, clauses: Sequence[Clause]) -> Source:
+        """`source` with the chosen samples."""
+
+    def numbers(self, records: Records, clauses: Sequence[Clause]) -> Collection[int]:
+        """The numbers of the chosen samples, perhaps of none."""
+
+    def count(self, records: Records, clauses: Sequence[Clause]) -> int:
+        """How many samples are chosen."""
+
+    def shown(self, clauses: Sequence[Clause]) -> str:
+        """The conditions, for messages."""
+
+
+WHERE = Feature[SampleChooser]("where")
 
 
 class LoadCache:
@@ -128,12 +153,9 @@ class Reference:
     @contextlib.contextmanager
     def placed(self, key: str = "path") -> Iterator[None]:
         """Give errors that lack file and line those of `key`, or else of the path."""
-        try:
+        entry = self.entries.get(key) or self.entries.get("path")
+        with contextlib.nullcontext() if entry is None else entry.placed():
             yield
-        except ConfigError as error:
-            if error.has_location:
-                raise
-            raise self.error(str(error), key) from None
 
     def text(self, key: str) -> str | None:
         """The text of `key`; None if there is no such key."""
@@ -161,6 +183,10 @@ class ReadNode(Protocol):
     """Reads a node of the file `file` for messages that call it `what`; `extra_keys` are those of the level above."""
 
     def __call__(self, node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...]) -> DeclaredNode: ...
+
+
+NODES = Seam[ReadNode]("nodes")
+"""By the key by which such a node is known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -297,22 +323,20 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
             items = _items(entries[kind], kind)
             children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
             return _blend(kind, entries[kind], children, file, inner)
-    for key in names_of_extensions("nodes"):
-        if given(entries, key):
-            return _read_node(key, node, what, file, scope, extra_keys)
-    if not given(entries, "path"):
-        for key in entries.keys() - {*_REFERENCE_KEYS, *extra_keys}:
-            if find_extension("nodes", key) is not None:  # of another package
-                return _read_node(key, node, what, file, scope, extra_keys)
-        keys = [f"`{key}:`" for key in ("path", *_KEY_OF_KIND, *names_of_extensions("nodes"))]
-        raise node.error(f"{what}: expected {', '.join(keys[:-1])} or {keys[-1]}, got {node.shown()}")
+    special = next((name for name in NODES.names if given(entries, name)), None)
+    if special is None and not given(entries, "path"):
+        unknown = [name for name in entries if name not in _REFERENCE_KEYS and name not in extra_keys]
+        special = next((name for name in unknown if NODES.find(name) is not None), None)  # of another package
+        if special is None:
+            keys = [f"`{name}:`" for name in ("path", *_KEY_OF_KIND, *NODES.names)]
+            lacks = f". If a plug-in reads {' or '.join(unknown)}, {NODES.lacks}" if unknown else ""
+            raise node.error(f"{what}: expected {', '.join(keys[:-1])} or {keys[-1]}, got {node.shown()}{lacks}")
+    if special is not None:
+        with node.placed():
+            read = NODES.get(special, needed_by=f"{what}: {special}:")
+        return read(node, what, file, scope, extra_keys)
     node.mapping(what, (*_REFERENCE_KEYS, *extra_keys))
     return declare(read_reference(node, file, scope))
-
-
-def _read_node(key: str, node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[str, ...]) -> DeclaredNode:
-    read: ReadNode = extension("nodes", key, needed_by=f"{what}: {key}:")
-    return read(node, what, file, scope, extra_keys)
 
 
 def _weight_unit(node: Node | None, kind: str, scope: Scope) -> str:
@@ -373,10 +397,8 @@ def within(entries: Mapping[str, Node], file: str, scope: Scope) -> Scope:
     """The scope below a node of `file` with these entries."""
     epochs = scope.epochs_per_shuffle
     if _MULTIPLIER in entries:
-        try:
+        with entries[_MULTIPLIER].placed():
             epochs = multiplied(epochs, check_epochs(entries[_MULTIPLIER].plain()))
-        except ConfigError as error:
-            raise entries[_MULTIPLIER].error(str(error)) from None
     part, subset = given(entries, "split_part"), given(entries, "subset")
     return dataclasses.replace(
         scope,
@@ -394,19 +416,19 @@ def read_clauses(entries: Mapping[str, Node], file: str) -> tuple[Clause, ...]:
     Raises:
         ConfigError: naming file and line, if there is no such clause, or no plug-in for it.
     """
-    if not any(key in entries and entries[key].value is not None for key in WHERE_KEYS):
+    node = given(entries, "where") or given(entries, "columns")
+    if node is None:
         return ()
-    read = extension("features", "where", needed_by="where:").read
-    found: tuple[Clause, ...] = read(entries, file)
-    return found
+    with node.placed():
+        plugin = WHERE.get(needed_by="where:")
+    return plugin.read(entries, file)
 
 
 def given_clauses(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[Clause, ...]:
     """The clause of the options `where` and `columns`; none without them."""
     if where is columns is None:
         return ()
-    found: tuple[Clause, ...] = extension("features", "where", needed_by="where=...").given(where, columns)
-    return found
+    return WHERE.get(needed_by="where=...").given(where, columns)
 
 
 def _check_share(subset: Node, scope: Scope) -> None:
@@ -415,7 +437,5 @@ def _check_share(subset: Node, scope: Scope) -> None:
     Raises:
         ConfigError: naming file and line of `subset`, if it counts samples.
     """
-    try:
+    with subset.placed():
         SubsetRange().within(scope.subset)
-    except ConfigError as error:
-        raise subset.error(str(error)) from None

@@ -9,11 +9,12 @@ Paths are relative to the file, with `~` and environment variables. A relative p
 store.
 """
 
+import contextlib
 import dataclasses
 import os
 import posixpath
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -58,6 +59,16 @@ class Node:
         error = ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
         error.has_location = True
         return error
+
+    @contextlib.contextmanager
+    def placed(self) -> Iterator[None]:
+        """Give errors of the block that lack file and line those of this node."""
+        try:
+            yield
+        except ConfigError as error:
+            if error.has_location:
+                raise
+            raise self.error(str(error)) from error.__cause__
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
         """The entries of this mapping, which messages call `what`; a key that is not in `allowed` is an error."""

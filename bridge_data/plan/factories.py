@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 from bridge_data import storage
 from bridge_data.data import Records, SubsetRange
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.options import path_text, warn_ignored
+from bridge_data.ignored import warn_ignored
+from bridge_data.options import path_text
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.source import EpochsPerShuffle, FieldAccess, Parts, SampleClass, Source, check_epochs
@@ -220,7 +221,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         split_config: the file that defines the split parts, instead of the usual one.
         part_filter: whether to read a part, by its name; all are read if None.
         worker_config: of a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
-        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
+        parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.ignored`).
 
     Raises:
         ConfigError: for wrong settings.

@@ -52,6 +52,9 @@ KINDS: Mapping[str, DataKind] = {
     "csv": DataKind("tables of text", (*_ROWS, *(end + more for end in _ROWS for more in _PACKINGS))),
 }
 
+TEXTS = ("jsonl", "csv")
+"""Kinds that are lines of text."""
+
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` of `datasets` writes next to a data set, and above several."""
 

@@ -3,37 +3,35 @@
 Reads a path. Returns its `Format`: what its split parts are called, and its samples as a `Source`. Raises `ConfigError`
 if there are no data; with file and line, for settings that a format has no use for.
 
-A format is a class derived from `Format`. Those of the core are the lines of `FORMATS`. A plug-in, or another package,
-offers one as an extension of the kind `formats`, whose name is how paths of such data end (`.parquet`), or any other
-word for one that is asked of each folder that nobody prepared; it is imported only if the path may be that of one.
+A format is a class derived from `Format`. Those of the core are in `FORMATS`. A plug-in, or another package, offers one
+as an extension of the kind `formats`, whose name is how paths of such data end (`.parquet`), or any other word for one
+that is asked of each folder that nobody prepared; it is imported only if the path may be that of one.
 """
 
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.data import PreparedDataset, Records
-from bridge_data.data.cached_index import find_raw_tars, index_of_energon, is_tar_pattern, open_raw_tars
+from bridge_data.data.index_file import BridgeIndex
 from bridge_data.data.jsonl_file import open_jsonl, read_ranges
 from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, why_unprepared
+from bridge_data.data.prepared import MakeIndex
 from bridge_data.data.sample_keys import NO_MEMBER
-from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, bridge_command
-from bridge_data.extensions import find_extension, names_of_extensions, names_of_others
+from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.document import TABLE_KEYS, Node, given
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
-from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no_lines
+from bridge_data.plan.folder_contents import KINDS, TEXTS, check_one_kind, files_below, in_words, kinds_of, why_no_lines
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
-
-_KIND = "formats"
-"""Of extensions."""
 
 WHOLE = "train"
 """The only split part of data that have no split."""
@@ -126,6 +124,10 @@ class Format(abc.ABC):
         )
 
 
+INDEX_OF_ENERGON = Feature[MakeIndex]("index_of_energon")
+OTHER_FORMATS = Seam[type[Format]]("formats")
+"""Those of plug-ins, by an ending of paths or another word."""
+
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
 
@@ -160,7 +162,7 @@ class PreparedFolder(Format):
             return _factory_source(factory, document, reference, opening)
         config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
         part, split_config = scope.split_part, _split_config(reference)
-        make_index = index_of_energon if opening.makes_indexes else None
+        make_index = _index_of_energon if opening.makes_indexes else None
         dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, make_index=make_index))
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
@@ -170,6 +172,12 @@ class PreparedFolder(Format):
     def with_keys(self, reference: Reference) -> Records:
         dataset = PreparedDataset.open(reference.path, reference.scope.cache.limits)
         return dataset.split(reference.scope.split_part, split_config=_split_config(reference))
+
+
+def _index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
+    """Our index of a data set without one, if a plug-in makes it."""
+    make = INDEX_OF_ENERGON.find()
+    return None if make is None else make(root, shard_counts, uuid)
 
 
 def _split_config(reference: Reference) -> str | None:
@@ -224,30 +232,6 @@ def _settings(root: Node, *, trust_dataset_code: bool) -> Mapping[str, Any]:
     return settings
 
 
-class UnpreparedTars(Format):
-    """A folder of tars, a tar or a pattern of tars, on a disk, that nobody has prepared."""
-
-    name = "tars"
-
-    def matches(self, path: str) -> bool:
-        if storage.is_remote(path) or storage.is_folder(f"{path}/{META_FOLDER}"):
-            return False
-        if storage.is_folder(path):
-            return find_raw_tars(path) is not None
-        return is_tar_pattern(path) or storage.is_file(path)
-
-    def describe(self, path: str) -> str:
-        tars = find_raw_tars(path)
-        assert tars is not None
-        return f"holds tars without {META_FOLDER}: run {tars.fix_command}"
-
-    def open(self, reference: Reference, opening: Opening) -> Source:
-        path, part, cache = reference.path, reference.scope.split_part, reference.scope.cache
-        tars = find_raw_tars(path, cache.limits)
-        assert tars is not None
-        return self.source(reference, cache.get(("tars", path, part), lambda: open_raw_tars(tars, part)))
-
-
 class JsonlFile(Format):
     """A JSONL file with its index, and perhaps a split."""
 
@@ -273,21 +257,10 @@ class JsonlFile(Format):
         return cache.get(key, lambda: open_jsonl(path, part, split_config=split_config, limits=cache.limits))
 
 
-class FormatLine(NamedTuple):
-    """A format of the core: how the paths of such data end, and whether any other unprepared folder may hold some."""
-
-    kind: type[Format]
-    endings: tuple[str, ...]
-    in_folders: bool = False
-
-
-FORMATS = (
-    FormatLine(JsonlFile, (JSONL_SUFFIX,)),
-    FormatLine(UnpreparedTars, (".tar", *GZIP_SUFFIXES), in_folders=True),
-    FormatLine(PreparedFolder, ("",)),
-)
-"""The format of a path is the first that matches: of those with its ending, or else of those in folders; those of
-plug-ins come first. So a file is not looked for in a folder, and a prepared folder is not listed."""
+FORMATS: Mapping[str, type[Format]] = {JSONL_SUFFIX: JsonlFile, "": PreparedFolder}
+"""Those of the core, by how the paths of such data end. The format of a path is the first that matches: of those with
+its ending, or else of those in folders; those of plug-ins come first. So a file is not looked for in a folder, and a
+prepared folder is not listed."""
 
 
 def find_format(path: str) -> Format | None:
@@ -306,20 +279,19 @@ def find_format(path: str) -> Format | None:
 
 def _by_ending(path: str) -> Iterator[type[Format] | None]:
     """The formats of paths that end like this one."""
-    endings = [name for name in names_of_extensions(_KIND) if name.startswith(".")]
-    yield from (find_extension(_KIND, ending) for ending in endings if path.endswith(ending))
-    yield from (line.kind for line in FORMATS if path.endswith(line.endings))
-    others = (name for name in names_of_others(_KIND) if name.startswith(".") and name not in endings)
-    yield from (find_extension(_KIND, ending) for ending in others if path.endswith(ending))
+    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names if _is_ending(name, path))
+    yield from (kind for ending, kind in FORMATS.items() if path.endswith(ending))
+    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names_of_others if _is_ending(name, path))
 
 
 def _in_folders() -> Iterator[type[Format] | None]:
     """The formats of data that may be in any folder."""
-    ours = names_of_extensions(_KIND)
-    yield from (find_extension(_KIND, name) for name in ours if not name.startswith("."))
-    yield from (line.kind for line in FORMATS if line.in_folders)
-    others = (name for name in names_of_others(_KIND) if not name.startswith(".") and name not in ours)
-    yield from (find_extension(_KIND, name) for name in others)
+    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names if not name.startswith("."))
+    yield from (OTHER_FORMATS.find(name) for name in OTHER_FORMATS.names_of_others if not name.startswith("."))
+
+
+def _is_ending(name: str, path: str) -> bool:
+    return name.startswith(".") and path.endswith(name)
 
 
 def _first_match(path: str, kinds: Iterable[type[Format] | None]) -> Format | None:
@@ -338,16 +310,25 @@ def format_of(path: str) -> Format:
         return found
     if (complaint := why_no_lines(path)) is not None:
         raise ConfigError(complaint)
+    _check_installed(path)
     if storage.is_folder(path):
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
-    names = (name for name in (*names_of_extensions(_KIND), *names_of_others(_KIND)) if name.startswith("."))
-    endings = dict.fromkeys((*names, *(ending for line in FORMATS for ending in line.endings if ending)))
+    names = (*OTHER_FORMATS.names, *OTHER_FORMATS.names_of_others, *FORMATS)
+    endings = dict.fromkeys(name for name in names if name.startswith("."))
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "
         f"{', '.join(endings)}, got another file"
     )
+
+
+def _check_installed(path: str) -> None:
+    """Check that there are no data of a known kind at `path` whose format is a plug-in that is not installed."""
+    is_folder = storage.is_folder(path)
+    for kind, files in kinds_of(files_below(path) if is_folder else [path]).items():
+        if kind not in TEXTS and not (is_folder and kind == "webdataset"):  # which can be prepared
+            OTHER_FORMATS.get(KINDS[kind].endings[0], needed_by=f"{path} ({in_words({kind: files})})")
 
 
 def open_source(reference: Reference, opening: Opening) -> Source:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import checked_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
 from bridge_data.plan.declared import (
+    WHERE,
     Declared,
     DeclaredBlend,
     DeclaredNode,
@@ -132,7 +132,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 def cut(source: Source, declared: Reference | DeclaredNode) -> Source:
     """`source` with the chosen samples, the range of these, and the epochs of its scope."""
     if declared.scope.where:
-        source = extension("features", "where", needed_by="where:").choose(source, declared.scope.where)
+        source = WHERE.get(needed_by="where:").choose(source, declared.scope.where)
     source.withheld  # noqa: B018  errors come now, and in stores several lists are read at once
     subset = declared.scope.subset
     try:

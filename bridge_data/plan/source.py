@@ -64,8 +64,8 @@ class Composition(Protocol):
     def joiner(self) -> Callable[..., Any]:
         """What makes one sample of theirs."""
 
-    def loader(self, source: Source, decoder: Any, *, bare_keys: bool) -> Any:
-        """The `Loader` of the samples; see `decode.sample_loader.open_loader`."""
+    def reader(self, source: Source, decoder: Any, *, bare_keys: bool) -> Any:
+        """The `SourceReader` of the samples; see `decode.source_reader.open_source_reader`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

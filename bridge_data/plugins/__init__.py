@@ -44,10 +44,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
+        "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
-        "planned": "bridge_data.plugins.planned.planned_sources:planned",
-        "ray": "bridge_data.plugins.ray.ray_workers:ray_pool",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
@@ -58,9 +57,16 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             (".parquet", ".arrow", ".lance", ".mds", ".bin", "tables"), "bridge_data.plugins.tables.table_files:Tables"
         ),
+        **dict.fromkeys((".tar", ".tgz", ".tar.gz", "tars"), "bridge_data.plugins.unindexed.raw_tars:UnpreparedTars"),
     },
     "nodes": {
         "join": "bridge_data.plugins.joins.declared_join:declare_join",
+    },
+    "packings": {
+        "planned": "bridge_data.plugins.planned.planned_sources:planned",
+    },
+    "pools": {
+        "ray": "bridge_data.plugins.ray.ray_workers:RayWorkers",
     },
     "recorders": {
         "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",

@@ -2,13 +2,15 @@
 columns.
 
     tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
+    tar_scan            which samples a tar holds, and whether it is damaged
     scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
     executors           who does the work: this process, forked ones, or a Ray cluster
     shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
     converters          other forms of data become shards
     jsonl_lines         JSON lines
     media               metadata of images and clips; `media_rule` says which files are media
-    column_writing      fields of JSON parts (`json_fields`) as columns
+    sample_columns      what is known of samples without reading them: `where:` chooses by it
+    column_writing      fields of JSON parts (`json_fields`) as columns, in the file of `stored_columns`
     sample_definitions  the content of a `dataset.yaml`
     commit              files that appear together, and one preparation at a time
 """

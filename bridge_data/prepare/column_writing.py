@@ -21,8 +21,14 @@ from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.data.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.sample_columns import arrow_package
-from bridge_data.data.stored_columns import (
+from bridge_data.data.tar_files import open_tar
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
+from bridge_data.prepare.shard_work import ShardWork
+from bridge_data.prepare.stored_columns import (
     COLUMNS_PARQUET,
     INTEGER,
     LIST,
@@ -30,17 +36,11 @@ from bridge_data.data.stored_columns import (
     TEXT,
     StoredColumns,
     StoredShard,
+    arrow_package,
     arrow_type,
     write_stored_columns,
 )
-from bridge_data.data.tar_files import open_tar
-from bridge_data.data.tar_scan import raise_faults
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
-from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import preparing_alone
-from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
-from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.shard_work import ShardWork
+from bridge_data.prepare.tar_scan import raise_faults
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, writing
 

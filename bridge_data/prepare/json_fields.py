@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.data.stored_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 from bridge_data.errors import ConfigError
+from bridge_data.prepare.stored_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 
 _MAX_INTEGER = 1 << 63
 

@@ -21,7 +21,7 @@ import yaml
 
 from bridge_data.data.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.data.metadata import JSONL_SUFFIX
-from bridge_data.data.shard_table import encode_offsets
+from bridge_data.data.sample_offsets import encode_offsets
 from bridge_data.data.subset import SubsetRange
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits

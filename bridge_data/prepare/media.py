@@ -24,13 +24,13 @@ from PIL import Image, UnidentifiedImageError
 
 from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, split_name
-from bridge_data.data.media_kinds import MediaKind
-from bridge_data.data.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import Orientation, orientation_of, turned_size
+from bridge_data.decode.media_kinds import MediaKind
+from bridge_data.decode.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress

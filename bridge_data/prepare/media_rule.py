@@ -6,8 +6,8 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Literal
 
-from bridge_data.data.media_kinds import MediaKind, guess_kind, kind_of_name
 from bridge_data.decode.image import Orientation
+from bridge_data.decode.media_kinds import MediaKind, guess_kind, kind_of_name
 from bridge_data.errors import ConfigError
 
 _FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"

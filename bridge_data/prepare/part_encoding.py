@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bridge_data.data.index_file import is_meta_member, split_name
-from bridge_data.data.media_kinds import kind_of_name
 from bridge_data.decode.image import frame_numbers, orientation_of
+from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.decode.sample_decoder import FORMATS, PICKLES
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import Image, is_tensor, numpy, torch

@@ -19,13 +19,13 @@ from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment, ShardEntry
 from bridge_data.data.metadata import tar_index_path
 from bridge_data.data.paged_file import DamagedIndexError
-from bridge_data.data.shard_table import encode_offsets
+from bridge_data.data.sample_offsets import encode_offsets
 from bridge_data.data.tar_files import GzipTar, is_gzip, seek_index_path
-from bridge_data.data.tar_scan import ScanNotes, ShardScan, raise_faults, scan_tar
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.options import check_integer
 from bridge_data.prepare.executors import Executor, Progress
 from bridge_data.prepare.shard_work import ShardFiles, ShardWork
+from bridge_data.prepare.tar_scan import ScanNotes, ShardScan, raise_faults, scan_tar
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, writing
 

@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, Segment, ShardEntry
+from bridge_data.data.key_index import as_text
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
@@ -44,7 +45,6 @@ from bridge_data.data.metadata import (
     parse_document,
     tar_index_path,
 )
-from bridge_data.data.read_only_database import as_text
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import check_integer
 from bridge_data.prepare.commit import Claim, preparing_alone

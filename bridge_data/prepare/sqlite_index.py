@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge_data.data.index_file import Segment
-from bridge_data.data.key_index import SharedKeys
-from bridge_data.data.media_metadata import MediaMetadata, encode_metadata
+from bridge_data.data.key_index import ReadOnlyDatabase, SharedKeys, as_text
 from bridge_data.data.metadata import read_shard_counts
-from bridge_data.data.read_only_database import ReadOnlyDatabase, as_text
+from bridge_data.decode.media_metadata import MediaMetadata, encode_metadata
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.storage.atomic import clone_file, replacing, writing

@@ -31,7 +31,7 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment
-from bridge_data.data.key_index import SharedKeys
+from bridge_data.data.key_index import ReadOnlyDatabase, SharedKeys
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
@@ -49,9 +49,7 @@ from bridge_data.data.metadata import (
     read_uuid,
     tar_index_path,
 )
-from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
-from bridge_data.data.tar_scan import ScanNotes, has_surrogates
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import files_below, in_words, kinds_of, why_no_lines
@@ -60,6 +58,7 @@ from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
+from bridge_data.prepare.tar_scan import ScanNotes, has_surrogates
 from bridge_data.replacement import ENERGON_VERSION
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, write_file, writing

@@ -65,7 +65,7 @@ class Arena(abc.ABC):
 
     def __init__(self) -> None:
         self._buffer: ArenaBuffer | None = None
-        self._owner: tuple[int, int] | None = None
+        self.owner: tuple[int, int] | None = None
         """Process and thread that may allocate."""
         self.num_images = 0
         """How many of the next images are stacked unchanged; 0 outside `images`."""
@@ -80,17 +80,13 @@ class Arena(abc.ABC):
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Build what this thread collates in this arena. Nests: on exit the previous arena is active again."""
-        token, owner = _active.set(self), self._owner
-        self._owner = os.getpid(), threading.get_ident()
+        token, owner = _active.set(self), self.owner
+        self.owner = os.getpid(), threading.get_ident()
         try:
             yield
         finally:
-            self._owner = owner
+            self.owner = owner
             _active.reset(token)
-
-    def is_mine(self) -> bool:
-        """Whether this thread of this process entered `active`: forked children and threads of hooks did not."""
-        return self._owner == (os.getpid(), threading.get_ident())
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """An uninitialized tensor in a buffer of this arena; None if it should be allocated by torch."""
@@ -168,9 +164,10 @@ def no_arena() -> Iterator[None]:
 
 
 def current_arena() -> Arena | None:
-    """The arena in which this thread builds batches; None if there is none."""
+    """The arena in which this thread of this process builds batches; None if there is none. Forked children and threads
+    of hooks have inherited the variable, and none entered `active`."""
     arena = _active.get()
-    return arena if arena is not None and arena.is_mine() else None
+    return arena if arena is not None and arena.owner == (os.getpid(), threading.get_ident()) else None
 
 
 def aligned(offset: int) -> int:

@@ -10,6 +10,7 @@ atomic         files that appear whole, and locks
 from bridge_data.storage.content import (
     PinnedFile,
     RangeFile,
+    RecentlyUsed,
     by_request,
     close_file,
     close_files,
@@ -60,6 +61,7 @@ __all__ = [
     "Location",
     "PinnedFile",
     "RangeFile",
+    "RecentlyUsed",
     "RemotePath",
     "Store",
     "Version",

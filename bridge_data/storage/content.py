@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from bridge_data.errors import DatasetError
 from bridge_data.process_counts import COUNTS
@@ -30,6 +30,8 @@ from bridge_data.storage.locations import Location
 from bridge_data.storage.store import ObjectRange, Prefetching, Version, existing, no_object, store_of
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""
@@ -109,7 +111,7 @@ class RangeFile(io.RawIOBase):
 
 
 class _OpenFile:
-    """A descriptor that is closed when neither the table nor any reading thread refers to it."""
+    """A descriptor that is closed when neither `_files` nor any reading thread refers to it."""
 
     __slots__ = ("fd", "version")
 
@@ -123,56 +125,56 @@ class _OpenFile:
             os.close(self.fd)
 
 
-class DescriptorTable:
-    """The open files of this process, in order of last use."""
+class RecentlyUsed(Generic[K, V]):
+    """Values by key, of at most `max_size` together, in bytes or in numbers: tables and open files, which are slow to
+    make again. Those that were not used for the longest time go first; the last one stays, however large it is. Any
+    thread may call; two that miss the same value may both make it."""
 
-    def __init__(self, max_open: int = MAX_OPEN) -> None:
-        self._max_open = max_open
-        self._files: collections.OrderedDict[str, _OpenFile] = collections.OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self.after_fork()
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._values)
 
-    def get(self, path: str) -> _OpenFile:
-        """The open file at `path`; keep a reference while its descriptor is used."""
+    def get(self, key: K) -> V | None:
+        """The value, which is now the one used last; None if it is not there."""
         with self._lock:
-            file = self._files.get(path)
-            if file is not None:
-                self._files.move_to_end(path)
-                return file
-        file = _OpenFile(path)
-        with self._lock:
-            file = self._files.setdefault(path, file)
-            while len(self._files) > self._max_open:
-                self._files.popitem(last=False)
-        return file
+            if (found := self._values.get(key)) is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
 
-    def drop(self, path: str) -> None:
-        """Forget `path`, so that the next read opens it again."""
+    def put(self, key: K, value: V, size: int = 1) -> None:
+        """Keep a value of this size, and drop others, while there is too much."""
         with self._lock:
-            self._files.pop(path, None)
+            _, freed = self._values.pop(key, (None, 0))
+            self._values[key] = value, size
+            self._size += size - freed
+            while self._size > self._max_size and len(self._values) > 1:
+                _, (_, freed) = self._values.popitem(last=False)
+                self._size -= freed
 
-    def keep_if(self, path: str, version: Version) -> None:
-        """Forget `path`, unless the open file is of this version."""
+    def drop(self, key: K) -> None:
+        """Forget a value, if it is there."""
         with self._lock:
-            file = self._files.get(path)
-            if file is not None and file.version != version:
-                del self._files[path]
+            if (found := self._values.pop(key, None)) is not None:
+                self._size -= found[1]
 
     def clear(self) -> None:
-        """Forget all files."""
+        """Forget all values."""
         with self._lock:
-            self._files.clear()
+            self._values.clear()
+            self._size = 0
 
     def after_fork(self) -> None:
-        """In a forked child: close what was inherited, with a lock that no thread of the parent can hold."""
-        self._lock = threading.Lock()
-        self._files.clear()
+        """In a forked child: forget all values, with a lock that no thread of the parent can hold."""
+        self._lock, self._size = threading.Lock(), 0
+        self._values: collections.OrderedDict[K, tuple[V, int]] = collections.OrderedDict()
 
 
-_table = DescriptorTable()
-os.register_at_fork(after_in_child=_table.after_fork)
+_files: RecentlyUsed[str, _OpenFile] = RecentlyUsed(MAX_OPEN)
+os.register_at_fork(after_in_child=_files.after_fork)
 
 
 def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
@@ -186,15 +188,15 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
     name = os.fspath(path)
     if "://" in name:
         return _read_object(name, start, num_bytes)
+    file = _files.get(name)
     try:
-        file = _table.get(name)
-        data = os.pread(file.fd, num_bytes, start)
+        data = os.pread(file.fd, num_bytes, start) if file is not None else b""
     except OSError:
         data = b""
+    if file is None or len(data) != num_bytes:
+        file, data = _attempt(name, _read_range, start, num_bytes)
     if len(data) != num_bytes:
-        file, data = _attempt(name, lambda: _read_range(name, start, num_bytes))
-    if len(data) != num_bytes:
-        _table.drop(name)
+        _files.drop(name)
         raise DatasetError(
             f"{name}: wanted bytes {start} to {start + num_bytes}, but the file has {size_bytes(name)}. "
             "It is truncated, or was replaced after it was prepared: restore it, or run `bridge-data prepare` again."
@@ -268,8 +270,9 @@ def version(path: str | os.PathLike[str]) -> Version:
     name = os.fspath(path)
     if "://" in name:
         return existing(store_of(name).find(name), name)
-    found = _version_of(_attempt(name, lambda: os.stat(name)))
-    _table.keep_if(name, found)
+    found = _version_of(_attempt(name, os.stat))
+    if (file := _files.get(name)) is not None and file.version != found:
+        _files.drop(name)
     return found
 
 
@@ -289,7 +292,7 @@ def read_all(path: str | os.PathLike[str]) -> bytes:
     """The whole content at `path`; the file is not kept open."""
     name = os.fspath(path)
     if "://" not in name:
-        return _attempt(name, Path(name).read_bytes)
+        return _attempt(name, _read_whole)
     data = store_of(name).read_all(name)
     if data is None:
         raise no_object(name)
@@ -302,11 +305,11 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
     if "://" in name:
         return store_of(name).read_all(name)
     try:
-        return read_all(name)
-    except DatasetError as error:
-        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-            return None
-        raise
+        return _read_whole(name)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError:
+        return read_all(name)  # tries again, or says why it cannot
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path | None:
@@ -321,7 +324,7 @@ def local_copy(path: str | os.PathLike[str]) -> Path | None:
 def size_bytes(path: str | os.PathLike[str]) -> int:
     """The size of the content at `path`; of an object that was read before, its size at that time."""
     name = os.fspath(path)
-    return store_of(name).size_bytes(name) if "://" in name else _attempt(name, lambda: os.stat(name).st_size)
+    return store_of(name).size_bytes(name) if "://" in name else _attempt(name, os.stat).st_size
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -394,12 +397,12 @@ def _by_prefetching(
 
 def close_file(path: str | os.PathLike[str]) -> None:
     """Close the file at `path`, so that the next read opens what is there then."""
-    _table.drop(os.fspath(path))
+    _files.drop(os.fspath(path))
 
 
 def close_files() -> None:
     """Close the files that are kept open for the next read."""
-    _table.clear()
+    _files.clear()
 
 
 def _version_of(status: os.stat_result) -> Version:
@@ -409,7 +412,8 @@ def _version_of(status: os.stat_result) -> Version:
 def _read_range(path: str, start: int, num_bytes: int) -> tuple[_OpenFile, bytes]:
     """(the file, as much of the range as exists): a system call reads less than 2 GiB, and may read less than asked
     for."""
-    file = _table.get(path)
+    if (file := _files.get(path)) is None:
+        _files.put(path, file := _OpenFile(path))
     pieces, have = [], 0
     while have < num_bytes and (piece := os.pread(file.fd, num_bytes - have, start + have)):
         pieces.append(piece)
@@ -417,17 +421,22 @@ def _read_range(path: str, start: int, num_bytes: int) -> tuple[_OpenFile, bytes
     return file, b"".join(pieces)
 
 
-def _attempt(path: str, action: Callable[[], T]) -> T:
-    """The result of `action`, retried while it fails for a transient reason."""
+def _read_whole(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _attempt(path: str, action: Callable[..., T], *arguments: int) -> T:
+    """The result of `action` for a path, retried while it fails for a transient reason."""
     waits = iter(RETRY_WAITS_S)
     while True:
         try:
-            return action()
+            return action(path, *arguments)
         except OSError as error:
             if error.errno in _TOO_MANY_OPEN:
-                _table.clear()
+                _files.clear()
             else:
-                _table.drop(path)
+                _files.drop(path)
             wait_s = next(waits, None) if error.errno in _TRANSIENT | _TOO_MANY_OPEN else None
             if wait_s is None:
                 raise _failure(path, error) from error

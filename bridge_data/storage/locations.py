@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
 
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import names_of_extensions
-from bridge_data.storage.store import store_of
+from bridge_data.storage.store import STORES, store_of
 
 _DATASET_SERVICE = "dss://"
 
@@ -132,7 +131,7 @@ def without_scheme(path: str) -> str:
         ConfigError: for a URL without its slashes, of which `pathlib` takes one.
     """
     match = _WITHOUT_SLASHES.match(path)
-    if match is not None and (scheme := match["scheme"]).lower() in ("file", *names_of_extensions("stores")):
+    if match is not None and (scheme := match["scheme"]).lower() in ("file", *STORES.names):
         rest = path[match.end() :]
         raise ConfigError(
             f"{path}: a URL without slashes; expected {scheme}:///PATH, or {scheme}://NAME/PATH of a store"
@@ -174,8 +173,10 @@ def location(path: str | os.PathLike[str]) -> Location:
     Raises:
         ConfigError: for a URL of an unknown kind.
     """
-    name = without_scheme(os.fspath(path))
-    return RemotePath(name) if is_remote(name) else Path(os.path.expanduser(name))
+    name = os.fspath(path)
+    if ":" in name and is_remote(name := without_scheme(name)):
+        return RemotePath(name)
+    return Path(os.path.expanduser(name))
 
 
 def output(name: str, path: str | os.PathLike[str]) -> Location:

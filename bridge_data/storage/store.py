@@ -14,12 +14,12 @@ Raises `ConfigError` if nobody offers one. Stores are extensions of the kind `st
         ...  # read, list, write, delete
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.extensions import extension, names_of_extensions, names_of_others
+from bridge_data.extensions import Seam
 
 MAX_AHEAD_BYTES = 128 << 20
 """Bytes of announced ranges that a process holds or has in flight."""
@@ -134,6 +134,9 @@ class Store(Protocol):
         return None
 
 
+STORES = Seam[Callable[[], Store]]("stores")
+"""By their schemes."""
+
 _stores: dict[str, Store] = {}
 """By scheme, those that this process has met."""
 
@@ -153,12 +156,11 @@ def store_of(url: str) -> Store:
 
 def _opened(scheme: str, url: str) -> Store:
     try:
-        opened: Store = extension("stores", scheme, needed_by=f"{scheme}://")()
+        return STORES.get(scheme, needed_by=f"{scheme}://")()
     except ConfigError as error:
-        known = ", ".join(f"{name}://" for name in (*names_of_extensions("stores"), *names_of_others("stores")))
+        known = ", ".join(f"{name}://" for name in (*STORES.names, *STORES.names_of_others))
         expected = f"expected a local path{known and ', or one of '}{known}"
         raise ConfigError(f"{url}: unknown kind of URL; {expected}. {error}") from error
-    return opened
 
 
 def may_fork() -> bool:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from bridge_data.task.hooks import STAGES as STAGES
     from bridge_data.task.hooks import TRUNCATED as TRUNCATED
     from bridge_data.task.hooks import Hooks as Hooks
-    from bridge_data.task.hooks import does_something as does_something
     from bridge_data.task.hooks import hook_of as hook_of
     from bridge_data.task.hooks import is_overridden as is_overridden
     from bridge_data.task.packers import Packing as Packing

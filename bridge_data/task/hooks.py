@@ -14,9 +14,9 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from bridge_data.errors import (
     ConfigError,
@@ -90,51 +90,41 @@ hide them, and would make replicas differ."""
 
 
 def is_overridden(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
-    """Whether the user's encoder overrides `hook`."""
-    return bool(_versions(encoder, hook))
-
-
-def does_something(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> bool:
-    """Whether `hook` needs to be called: it is overridden, or maps its argument to a type."""
-    if _versions(encoder, hook):
-        return True
-    return hook in MAPPED_TYPES and getattr(hook_of(encoder, hook).__self__, MAPPED_TYPES[hook], None) is not None
+    """Whether the user's encoder overrides `hook`, or another method."""
+    return any(hook in names for _, names in _looked_in(encoder))
 
 
 def hook_of(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Any:
     """The function to call for `hook`: of the outermost encoder that overrides it, or else of the innermost one."""
-    while isinstance(encoder, AugmentTaskEncoder):
-        if hook in vars(encoder) or getattr(type(encoder), hook) is not getattr(AugmentTaskEncoder, hook):
+    places = _looked_in(encoder)
+    return getattr(next((owner for owner, names in places if hook in names), places[-1][0]), hook)
+
+
+_Place: TypeAlias = tuple[TaskEncoder[Any, Any, Any, Any], Mapping[str, Any]]
+
+
+def _looked_in(encoder: TaskEncoder[Any, Any, Any, Any]) -> list[_Place]:
+    """Where `super()` looks for a hook of the user, in order: an encoder, and names that it has itself or by a class of
+    the user; then the same of the encoder inside it."""
+    places: list[_Place] = [(encoder, vars(encoder))]
+    for cls in type(encoder).__mro__:
+        if cls is AugmentTaskEncoder:
+            assert isinstance(encoder, AugmentTaskEncoder)
+            return places + _looked_in(encoder.task_encoder)
+        if cls in (DefaultTaskEncoder, TaskEncoder):
             break
-        encoder = encoder.task_encoder
-    return getattr(encoder, hook)
+        places.append((encoder, vars(cls)))
+    return places
 
 
-def declaration(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Declared:
-    """What `hook` declares: seeded if any of its versions is, since it may call the others; and the failure tolerance
-    of the outermost version that has one."""
-    versions = _versions(encoder, hook)
-    if hook == "cook_crude_sample":
-        versions += [cooker.cook for cooker in encoder.cookers]
+def _said(versions: Iterable[Any]) -> Declared:
+    """What versions of a hook, which call each other in this order, declare together: seeded if any of them is; and the
+    failure tolerance of the outermost one that has one."""
     seeded, tolerance = False, None
     for version in map(declared, versions):
         seeded = seeded or version.seeded
         tolerance = version.failure_tolerance if tolerance is None else tolerance
     return Declared(seeded=seeded, failure_tolerance=tolerance)
-
-
-def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> list[Any]:
-    """The user's versions of a hook, in the order in which `super()` calls them."""
-    versions = [vars(encoder)[hook]] if hook in vars(encoder) else []
-    for cls in type(encoder).__mro__:
-        if cls is AugmentTaskEncoder:
-            assert isinstance(encoder, AugmentTaskEncoder)
-            return versions + _versions(encoder.task_encoder, hook)
-        if cls in (DefaultTaskEncoder, TaskEncoder):
-            break
-        if hook in vars(cls):
-            versions.append(vars(cls)[hook])
-    return versions
 
 
 def may_yield(hook: Any) -> bool:
@@ -189,20 +179,47 @@ class Hooks:
         """Consecutive failures of each hook."""
         self.last_skip = "", ""
         """The hook of the last skip, and the reason."""
-        self._declared = {name: declaration(encoder, name) for name in HOOKS}
-        self.seeded = frozenset([name for name, hook in self._declared.items() if hook.seeded])
+        self.functions: dict[str, Callable[..., Any]] = {}
+        """What to call for each hook: of the outermost encoder that overrides it, or else of the innermost one."""
+        self.overridden: set[str] = set()
+        """The hooks that the user's encoder overrides."""
+        self.does: set[str] = set()
+        """The hooks that need to be called: they are overridden, or map their argument to a type."""
+        self.declared: dict[str, Declared] = {}
+        """What cookers, and the hooks that are overridden, declare."""
+        self._look_through(_looked_in(encoder))
+        self.seeded = frozenset([name for name, hook in self.declared.items() if hook.seeded])
         """The hooks that may draw random numbers."""
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
-        of_samples = [hook_of(encoder, stage) for stage in _OF_SAMPLES] + [cooker.cook for cooker in encoder.cookers]
-        self.has_no_generators = not (any(map(may_yield, of_samples)) or encoder.splits_samples)
+        cooks = [cooker.cook for cooker in encoder.cookers]
+        self.has_no_generators = not (self._may_yield(_OF_SAMPLES, *cooks) or encoder.splits_samples)
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for. What is
         found while they run counts, too."""
+
+    def _look_through(self, places: list[_Place]) -> None:
+        """Note which hooks the encoder has, where `super()` looks for them."""
+        innermost, _ = places[-1]
+        self.functions = {name: getattr(innermost, name) for name in HOOKS}
+        self.overridden = {name for _, names in places for name in names if name in self.functions}
+        if self.encoder.cookers:
+            self.declared["cook_crude_sample"] = _said([cooker.cook for cooker in self.encoder.cookers])
+        for hook in self.overridden:
+            versions = [(owner, names[hook]) for owner, names in places if hook in names]
+            self.functions[hook] = getattr(versions[0][0], hook)
+            cooks = [cooker.cook for cooker in self.encoder.cookers if hook == "cook_crude_sample"]
+            self.declared[hook] = _said([*(version for _, version in versions), *cooks])
+        of_types = {hook for hook, name in MAPPED_TYPES.items() if getattr(innermost, name, None) is not None}
+        self.does = self.overridden | of_types
 
     @property
     def makes_batches_of_one(self) -> bool:
         """Whether a hook of batches is a generator."""
-        return any(may_yield(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
+        return self._may_yield({"batch", "encode_batch"})
+
+    def _may_yield(self, names: Set[str], *others: Callable[..., Any]) -> bool:
+        """Whether one of these hooks is overridden by a generator, or one of the `others` is one."""
+        return any(map(may_yield, [*(self.functions[name] for name in names & self.overridden), *others]))
 
     @property
     def sample_index(self) -> int:
@@ -307,7 +324,7 @@ class Hooks:
             raise error  # from the system; Pillow raises OSError without a number for broken images
         self.count_skip(stage, count, f"{type(error).__name__}: {error}"[:200])
         self.skipped[FAILED] += count
-        declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
+        declared_tolerance = self.declared[stage].failure_tolerance if stage in self.declared else None
         tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf
         self.failures[stage] += 1
         if tolerance == math.inf and self.failures[stage] == _MANY_FAILURES:

@@ -24,7 +24,7 @@ from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import PreparedDataset, tars_of
 from bridge_data.data.records import place_of, selected_number, stored_number
 from bridge_data.data.tar_files import GZIP_SUFFIXES, open_tar, read_member
-from bridge_data.decode import SampleDecoder, open_loader
+from bridge_data.decode import SampleDecoder, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SkipSample
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
@@ -555,15 +555,15 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     """Whether samples can be read and, with `decode`, made."""
     source = _source(task.source)
     allow_pixels(source.limits)
-    loader = open_loader(source, SampleDecoder())
+    reader = open_source_reader(source, SampleDecoder())
     for index in range(task.start, task.end):
         found.num_samples += task.is_counted
         found.num_walked += task.is_counted
         noted = ImageNotes()
         try:
-            raw = loader.read(index)
+            raw = reader.read(index)
             if decode:
-                loader.build(raw, index)
+                reader.build(raw, index)
             for code, cause in noted.faults():
                 found.tally.add(Fault(code, cause, source.path, key=place_of(source.records, index)))
         except SkipSample:

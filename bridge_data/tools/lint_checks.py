@@ -50,9 +50,8 @@ from bridge_data.data.metadata import (
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import count_samples, counts_of, names_of, place_of, stored_records
 from bridge_data.data.sample_keys import fix_repeated_keys, keys_of
-from bridge_data.data.shard_table import encode_offsets
+from bridge_data.data.sample_offsets import encode_offsets
 from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
-from bridge_data.data.tar_scan import MAX_ZERO_BYTES, has_surrogates
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
@@ -64,6 +63,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess
+from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, has_surrogates
 from bridge_data.prepare.tars import find_shards
 from bridge_data.process_counts import COUNTS
 

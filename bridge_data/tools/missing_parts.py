@@ -64,9 +64,8 @@ def count_parts(
             for field, is_double, samples in _odd_samples(page, segment.names, field_map):
                 counts[field, is_double] = counts.get((field, is_double), 0) + len(samples)
                 if (field, is_double) not in examples:
-                    first = int(samples[0])
-                    parts = ", ".join(part for part, _, _ in page.parts(first))
-                    examples[field, is_double] = f"{name}/{page.key(first)} ({parts})"
+                    key, parts = page.sample(int(samples[0]))
+                    examples[field, is_double] = f"{name}/{key} ({', '.join(part for part, _, _ in parts)})"
     return [
         PartCount(
             field=field,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from bridge_data.data.records import RecordReader, counts_of, names_of
-from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.sample_keys import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset

@@ -23,11 +23,10 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.assembly import Assembly
+from bridge_data.lanes.assembly import Assembly, Unit
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Key
-from bridge_data.lanes.units import Unit
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips

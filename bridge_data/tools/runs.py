@@ -663,7 +663,7 @@ _INNER_SECTIONS = ("dataset_kwargs", "options")
 """Sections of sections, of Megatron-Bridge and of recipes."""
 _OTHER_NAMES = {"train_steps": "steps", "train_iters": "steps"}
 _OTHER_FORMS = (
-    *("cache_pool", "global_error_handler", "restore_error_handler", "handler", "limits", "sample_type", "field_map"),
+    *("cache_pool", "global_error_handler", "restore_error_handler", "limits", "sample_type", "field_map"),
     *("balance", "trusted_modules", "trust_dataset_code"),
 )
 """Options that are not read from a file: they need more than plain values, or trust."""

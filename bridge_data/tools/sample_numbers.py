@@ -342,8 +342,7 @@ class DrawnLane:
     """One lane, drawn by its cursor after `state`; draws are kept as numbers."""
 
     def __init__(self, cursor: Cursor, state: LaneState) -> None:
-        if state:
-            cursor.seek(state)
+        cursor.seek(state)
         self._cursor, self._is_over = cursor, False
         self._drawn: list[Ints] = []
         """Source, epoch, index and part, of `_AT_ONCE` samples each."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from megatron.core.rerun_state_machine import RerunDataIterator
 
     from bridge_data import EnergonDataloader, EnergonMultiModalDataModule
-    from bridge_data.datamodule.rank_loader import IdleDataloader
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 """Megatron's forward step: (data iterator, model) -> (output, loss function). The loss function returns (sum of token
@@ -279,7 +278,7 @@ class MegatronTrainer:
         if self._checkpoint_dir is not None:
             save_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=False), data_state, self.groups)
 
-    def _restore(self, loader: "EnergonDataloader | IdleDataloader") -> int:
+    def _restore(self, loader: "EnergonDataloader") -> int:
         """Restore model, optimizer, schedule and data from the newest checkpoint; returns the number of steps done."""
         step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
         if self._checkpoint_dir is None or step is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.data import ShardReader, open_shards, prepared, tar_files
+from bridge_data.data import ShardReader, open_shards, shard_set, tar_files
 from bridge_data.data.tar_files import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import find_shards
@@ -77,7 +77,7 @@ def test_points_are_used_and_their_absence_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
-    monkeypatch.setattr(prepared, "MAX_TABLE_BYTES", 1)
+    monkeypatch.setattr(shard_set, "MAX_TABLE_BYTES", 1)
     noise, points = random.Random(1).randbytes(640_000), seek_index_path(tmp_path / "a.tgz")
     tar = write_tar(tmp_path / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
     for name in ("a.tgz", "b.tgz"):
@@ -120,7 +120,7 @@ def test_beyond_that_the_shard_that_was_not_used_for_the_longest_time_is_closed(
     folder = compress(tmp_path, num_shards=8, samples_per_shard=1)
     prepare_by_ratio(folder, ALL)
     held = GzipTar(str(folder / "data-000000.tgz")).held_bytes
-    monkeypatch.setattr(prepared, "MAX_TABLE_BYTES", 4 * held)
+    monkeypatch.setattr(shard_set, "MAX_TABLE_BYTES", 4 * held)
     reader, names = ShardReader(open_shards(folder, "train")), opened(monkeypatch)
     for number in (0, 1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 1, 0):
         reader.read(number)

@@ -23,11 +23,11 @@ from bridge_data.data import RecordReader, ShardSet, open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import verified
-from bridge_data.data.sample_lookup import PartReader
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
+from bridge_data.task.stores.part_reader import PartReader
 from tests.data.tars import write_tar
 
 NUM_SHARDS, PER_SHARD = 2, 12

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.data import ShardReader, Subset, open_shards
-from bridge_data.data import prepared as prepared_folders
+from bridge_data.data import ShardReader, Subset, open_shards, shard_set
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.records import verified
-from bridge_data.data.shard_table import encode_offsets, first_samples, read_offsets
+from bridge_data.data.sample_offsets import encode_offsets, read_offsets
+from bridge_data.data.span_shard import first_samples
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import SourceInfo
@@ -39,7 +39,7 @@ def prepared(folder: Path, with_index: bool) -> ShardReader:
 
 def test_a_sample_says_where_it_was_read(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of however many shards, with bounded memory for tables."""
-    monkeypatch.setattr(prepared_folders, "MAX_TABLE_BYTES", 2 * 2100)
+    monkeypatch.setattr(shard_set, "MAX_TABLE_BYTES", 2 * 2100)
     write_shards(tmp_path)
     samples = prepared(tmp_path, with_index)
     for index in (0, 19, 5, 10, 1):

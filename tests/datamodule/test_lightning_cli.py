@@ -97,7 +97,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
         "trusted_modules": ["mine", "yours"],
         "share": "replicate",
         "sample_timeout_s": 2.5,
-        "workers": {"num_cpus": 2, "resources": {"decoding": 1}},
+        "workers": {"pool": "ray", "num_cpus": 2, "resources": {"decoding": 1}},
         "shuffle_over_epochs_multiplier": None,
         "multiple_validation_sets": True,
     }

@@ -11,9 +11,9 @@ import torch
 import webdataset
 from PIL import Image
 
-from bridge_data.data.media_kinds import guess_kind
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVData, AVDecoder
+from bridge_data.decode.media_kinds import guess_kind
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.limits import Limits
 from tests.decode.av import media

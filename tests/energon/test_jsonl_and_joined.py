@@ -13,7 +13,7 @@ from bridge_data import (
 )
 from bridge_data.data import SubsetRange
 from bridge_data.data.jsonl_file import split_path
-from bridge_data.decode import SampleDecoder, open_loader
+from bridge_data.decode import SampleDecoder, open_source_reader
 from bridge_data.energon import CrudeWebdataset, DefaultDecoderWebdatasetFactory, TextWebdataset
 from bridge_data.energon.jsonl_and_joined import get_dataset_from_config
 from bridge_data.errors import SampleError
@@ -50,7 +50,7 @@ def members(index: Path) -> tuple[TextWebdataset, TextWebdataset]:
 
 
 def load(factory: JoinedWebdatasetFactory[Any]) -> list[Any]:
-    loader = open_loader(factory.source(), SampleDecoder())
+    loader = open_source_reader(factory.source(), SampleDecoder())
     return [loader.build(loader.read(number), number) for number in range(len(factory))]
 
 

@@ -21,11 +21,11 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
     get_val_dataset,
-    options,
+    ignored,
 )
 from bridge_data.data import SubsetRange
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.energon import get_dataset_from_config
 from bridge_data.plan import EmptySplitError, load_plan
 from bridge_data.samples import edataclass
@@ -46,7 +46,7 @@ class Sized(TextSample):
 
 
 def loaded(source: Any, index: int = 3) -> Any:
-    return SampleLoader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+    return SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
 
 
 def test_a_factory_is_what_its_dataset_yaml_would_be(folder: Path) -> None:
@@ -140,7 +140,7 @@ ONLY_TEXT = {"txt": "t3"}
     ],
 )
 def test_a_sample_is_what_the_settings_make_of_its_parts(folder: Path, make: Any, expected: dict[str, Any]) -> None:
-    sample: Any = SampleLoader(make(folder).source(), SampleDecoder()).load(3)
+    sample: Any = SingleSourceReader(make(folder).source(), SampleDecoder()).load(3)
     found = sample if isinstance(sample, dict) else {one.name: getattr(sample, one.name) for one in fields(sample)}
     assert {name: value for name, value in found.items() if not name.startswith("__")} == expected
 
@@ -170,7 +170,7 @@ def test_unknown_settings_are_refused_and_those_without_meaning_warned_of(
 ) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'shuffel'"):
         TextWebdataset(folder, shuffel=3, **TEXTS)
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(ignored, "_warned", set())
     with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
         TextWebdataset(folder, parallel_shard_iters=4, **TEXTS)
 

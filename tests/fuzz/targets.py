@@ -20,11 +20,10 @@ from bridge_data import WorkerConfig, get_val_dataset
 from bridge_data.data import open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
-from bridge_data.data.media_metadata import decode_metadata
-from bridge_data.data.sample_lookup import PartReader
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
-from bridge_data.decode.sample_loader import open_loader
+from bridge_data.decode.media_metadata import decode_metadata
+from bridge_data.decode.source_reader import open_source_reader
 from bridge_data.encoders.chat import render_conversation
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, SampleError
@@ -43,6 +42,7 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker
+from bridge_data.task.stores.part_reader import PartReader
 from tests.data.chunks import write_chunks, write_rows
 from tests.decode.av import media
 from tests.decode.pictures import encoded, picture
@@ -109,10 +109,10 @@ def read_plan(path: Path, part: str) -> list[str]:
     plan = load_plan(path, split_part=part, training=False)
     seen = []
     for source in plan.sources:
-        loader = open_loader(source, SampleDecoder())
+        reader = open_source_reader(source, SampleDecoder())
         for index in range(min(source.num_samples, MAX_SAMPLES)):
             try:
-                sample = loader.load(index)
+                sample = reader.load(index)
             except SampleError as error:
                 seen.append(str(error))
                 continue

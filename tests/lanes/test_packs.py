@@ -1,5 +1,6 @@
 """Packing buffers, and packing hooks that return what no run can use."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ def test_at_the_end_what_no_packer_wants_goes_alone(data: Path) -> None:
         while True:
             keys += [key for unit in lane.next().batch for key in unit]
     assert len(keys) == len(set(keys)) == 390
+
+
+def test_what_waits_is_in_the_states_of_many_batches_the_same_object(data: Path) -> None:
+    """So it is encoded once, and sent once by a worker."""
+    lane = opened(data, Encoder(capacity=4))
+    states = [lane.next().state["pending"] for _ in range(40)]
+    kept = [(before, after) for before, after in itertools.pairwise(states) if before["base"] is after["base"]]
+    assert len(kept) > 20
+    for before, after in kept:
+        assert after.get("carried") is before.get("carried")
+        assert [*map(id, after.get("packs", ()))] == [*map(id, before["packs"])][1:]
+    assert any("carried" in before for before, _ in kept)
 
 
 class Selecting(Encoder):

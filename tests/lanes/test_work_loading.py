@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_data import DefaultTaskEncoder, Sample, TextSample, WorkerConfig
-from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.samples import edataclass
 from tests.prepared import train_dataset, write_dataset, write_texts
@@ -34,14 +34,14 @@ class Pair(Sample):
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each sample that was looked for among those that are held, whether it was there."""
     found: list[bool] = []
-    take_held = SampleLoader.take_held
+    take_held = SingleSourceReader.take_held
 
-    def noted(loader: SampleLoader, *args: Any) -> list[Any]:
-        samples = take_held(loader, *args)
+    def noted(reader: SingleSourceReader, *args: Any) -> list[Any]:
+        samples = take_held(reader, *args)
         found.extend(sample is not None for sample in samples)
         return samples
 
-    monkeypatch.setattr(SampleLoader, "take_held", noted)
+    monkeypatch.setattr(SingleSourceReader, "take_held", noted)
     return found
 
 

@@ -19,6 +19,11 @@ from bridge_data import (
 )
 from bridge_data.energon import BatchDataset, FilterDataset, LimitDataset, MapDataset, SavableDataset, TextWebdataset
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.order.state import LoaderState
+from bridge_data.order.step_skips import SkippedRange, StepSkips
+from tests.lanes.test_maker import CountingMaker
+from tests.lanes.test_pack_source import grouped
+from tests.order.test_extras import Odd, count_of
 from tests.prepared import train_dataset, val_dataset, write_texts
 
 SIZE = 60
@@ -151,6 +156,38 @@ def test_a_plan_of_a_factory_is_wrapped_too(folder: Path) -> None:
     mapped = MapDataset(plan, lambda sample: int(sample.text), worker_config=config)
     assert list(get_savable_loader(mapped)) == list(range(SIZE))
     assert list(get_savable_loader(BatchDataset(mapped, 20, sum, worker_config=config))) == [190, 590, 990]
+
+
+def joined(samples: list[Any]) -> list[Any]:
+    return [pair for sample in samples for pair in sample]
+
+
+WRAPPERS: list[Any] = [
+    lambda inner: MapDataset(inner, lambda sample: sample),
+    lambda inner: FilterDataset(inner, filter_fn=lambda sample: True),
+    lambda inner: BatchDataset(inner, 1, joined),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS, ids=["map", "filter", "batch"])
+def test_what_is_added_to_a_data_set_goes_on_inside_a_wrapper(tmp_path: Path, wrap: Any) -> None:
+    """An extra, a maker, a pack source, skipped steps."""
+    texts = write_texts(tmp_path / "texts", 150, lambda number: "a" * (20 if number % 9 == 4 else 1 + number % 12))
+    inner = grouped(texts, batch_size=None, num_lanes=2).changed(
+        extras=(Odd(),), wrappers=(CountingMaker,), skips=StepSkips((SkippedRange(1, 3),))
+    )
+    found = []
+    for dataset in (inner, wrap(inner)):
+        with get_savable_loader(dataset) as loader:
+            packs = [*itertools.islice(loader, 30)]
+            state = loader.save_state_rank()
+            counts = sum(loader.metrics().others.values())
+            found.append((packs, loader.skipped, counts, count_of(LoaderState.from_dict(state))))
+    assert found[1] == found[0]
+    packs, skipped, *counts = found[0]
+    assert len(packs) == 30 and skipped["odd"] and all(counts)
+    assert {number % 2 for pack in packs for number, _ in pack} == {0}
+    assert all(len({length > 12 for _, length in pack}) == 1 for pack in packs)
 
 
 def test_what_cannot_be_wrapped_is_refused(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import signal
@@ -15,11 +16,11 @@ import pytest
 
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import InProcessPool, Interrupted, LanePool
-from bridge_data.loader.pools import open_pool
-from bridge_data.loader.position import Position
+from bridge_data.loader.loader import Position, open_pool
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.run_options import LoaderConfig
 from tests.loader.faults import Faults
-from tests.loader.streams import Streams, config, names
+from tests.loader.streams import Streams, config, names, state_after
 
 LENGTHS = [3, 0, 5, 1, 4, 2]
 """Batches of each lane."""
@@ -89,6 +90,21 @@ class LanePoolContract:
             position = self.first(dataset)
             found = [*itertools.islice(taking(pool, position), num)]
             assert [*found, *taking(pool, position)] == expected
+
+    def test_of_a_micro_batch_that_is_skipped_only_its_state_comes(self, pool: LanePool, dataset: Streams) -> None:
+        skips = StepSkips((SkippedRange(3, 9), SkippedRange(16, 17)))
+        state = dataclasses.replace(dataset.new_state(), skips=skips)
+        position, found = Position(dataset.worker_config, state), {}
+        pool.begin(position.lanes(), state)
+        while (lane := position.turn()) is not None:
+            item = pool.take(lane)
+            if isinstance(item, Produced):
+                found[position.index] = item.batch is None
+                assert item.state == state_after(state.num_made(lane) + position.index // state.num_lanes + 1)
+                position.discard(item.state)
+            else:
+                position.end_lane()
+        assert len(found) == sum(LENGTHS) and found == {index: index in skips for index in found}
 
     def test_nothing_is_left_of_it_but_batches(self, dataset: Streams) -> None:
         before = self.resources()

@@ -17,7 +17,8 @@ import bridge_data
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
 from bridge_data.loader.workers.worker_pool import WorkerPool
-from bridge_data.order.state import merge_states
+from bridge_data.order.extras import Recorder
+from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.conftest import in_turn
 from tests.loader.streams import Streams, config, names, state_after
 from tests.waiting import open_files, until
@@ -241,6 +242,36 @@ def test_an_interrupt_at_any_line_loses_nothing_and_nothing_comes_twice() -> Non
 def test_nor_does_one_while_workers_are_asked(loader: SavableDataLoader) -> None:
     some(loader, 1)
     assert interrupted_at_every_line(loader, range(1, 250)) > 50
+
+
+class Following(Recorder):
+    """Sees that the batches it is told of follow each other, from where it was told to begin."""
+
+    def begin(self, state: LoaderState) -> None:
+        self.next = state.micro_batch_index
+
+    def note(self, index: int, noted: Any) -> None:
+        assert index in (self.next, self.next - 1), "the last one may be told twice"
+        self.next = index + 1
+
+
+def test_nor_does_one_of_a_restore_part_the_batches_from_what_follows_them() -> None:
+    loader, num_interrupts = here(), 0
+    following = loader._recorders["following"] = Following()
+    saved = [loader.save_state_rank() for _ in itertools.islice(loader, 7)]
+    for line in range(1, 60):
+        before = sys.gettrace()
+        sys.settrace(Interrupting(line))
+        try:
+            loader.restore_state_rank(saved[line % 7])
+        except KeyboardInterrupt:
+            num_interrupts += 1
+        finally:
+            sys.settrace(before)
+        start = loader.snapshot().micro_batch_index
+        assert some(loader, 3) == in_turn(3, start=start)
+        assert following.next == start + 3
+    assert num_interrupts > 10
 
 
 @pytest.mark.processes

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from bridge_data import (
     get_savable_loader,
     stateless,
 )
+from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
+from bridge_data.order import SampleRef
 from bridge_data.process_counts import COUNTS
 from tests.prepared import train_dataset, val_dataset, write_blend, write_dataset, write_texts
 
@@ -291,3 +294,26 @@ def test_a_profile_of_torch_has_the_stages_and_the_same_batches(path: Path) -> N
         calls = {event.key: event.count for event in profile.key_averages() if event.key.startswith("bridge_data.")}
         stages = {"bridge_data.read": 6, "bridge_data.decode": 6, "bridge_data.collate": 3, "bridge_data.wait": 3}
         assert calls == stages | ({"bridge_data.encode": 6} if isinstance(encoder, Doubled) else {})
+
+
+class Counting:
+    """A maker that counts its calls, and something under a name of ours."""
+
+    def __init__(self, inner: Maker, lane: LaneView) -> None:
+        self._inner = inner
+
+    def make(self, refs: Sequence[SampleRef]) -> Iterable[Any]:
+        COUNTS.others["calls"] += 1
+        COUNTS.others["samples"] += 1_000
+        return self._inner.make(refs)
+
+
+def test_counts_of_a_plugin_have_its_names_and_hide_none_of_ours(tmp_path: Path) -> None:
+    dataset = train_dataset(write_texts(tmp_path / "texts", 40), batch_size=4).changed(wrappers=(Counting,))
+    with get_savable_loader(dataset) as loader:
+        for _ in zip(range(5), loader, strict=False):
+            pass
+        metrics = loader.metrics()
+    values = metrics.values()
+    assert values["calls"] == metrics.others["calls"] == metrics.others["samples"] / 1_000 > 0
+    assert (values["samples"], metrics.samples, metrics.others["never"]) == (20, 20, 0)

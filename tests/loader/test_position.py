@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.loader.position import Position
+from bridge_data.loader.loader import Position
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 

@@ -9,8 +9,9 @@ import pytest
 
 from bridge_data import LaneDataset, get_savable_loader, merge_states
 from bridge_data.errors import StateError
-from bridge_data.order import SampleRef
-from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order import SampleRef, extras
+from bridge_data.order.extras import LaneExtra, LaneExtras, StateExtra, data_of
+from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from tests.prepared import train_dataset, write_texts
 from tests.properties.jobs import Encoder
@@ -41,8 +42,9 @@ class OddLane(LaneExtra):
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         return [ref for ref in refs if ref.index % 2 == 0]
 
-    def note(self, index: int, refs: Sequence[SampleRef]) -> Any:
-        self.count += len(refs)
+    def note(self, index: int, samples: Ints) -> Any:
+        assert not (samples[:, 2] % 2).any()
+        self.count += len(samples)
 
     def save(self) -> Any:
         return self.count
@@ -115,6 +117,50 @@ def test_the_states_of_ranks_are_merged_with_their_extras(data: Path) -> None:
     _, whole = taken(dataset_of(data), 12)
     parts = [taken(dataset_of(data, rank=rank, world_size=2), 6)[1] for rank in range(2)]
     assert merge_states(parts) == whole
+
+
+class Unasked(Odd):
+    """Goes on with what the job has, also in a run that has not asked for it."""
+
+    @classmethod
+    def unasked(cls) -> "Unasked":
+        return cls()
+
+
+def test_a_run_that_has_not_asked_keeps_what_the_job_has_and_not_what_lanes_have(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lanes of the run do not go on with it."""
+    _, state = taken(dataset_of(data, num_lanes=6), 13)
+    with get_savable_loader(dataset_of(data)) as loader:
+        loader.restore_state_rank(state)  # so that the job has some
+        state = loader.save_state_rank()
+    _, state = taken(dataset_of(data), 5, state)
+    monkeypatch.setattr(extras.EXTRAS, "find", lambda name: Unasked)
+    with get_savable_loader(dataset_of(data, has_extra=False)) as loader:
+        loader.restore_state_rank(state)
+        now = LoaderState.from_dict(loader.save_state_rank())
+    assert data_of(now.extras, Odd()) == data_of(state["extras"], Odd()) > 0
+    assert not any("extras" in lane for lane in now.lanes.values())
+
+
+def test_an_extra_that_leaves_nothing_out_is_not_asked_about_draws(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(StateExtra):
+        name: ClassVar[str] = "counted"
+        version: ClassVar[int] = 1
+
+        def lane(self, number: int, state: LoaderState) -> LaneExtra:
+            return CountedLane()
+
+    class CountedLane(LaneExtra):
+        def note(self, index: int, samples: Ints) -> Any:
+            return len(samples)
+
+    monkeypatch.setattr(LaneExtras, "filter", None)
+    dataset = dataset_of(data, has_extra=False).changed(extras=(Counted(),))
+    lane = dataset.lane(0, dataset.new_state())
+    made = lane.next()
+    assert made.notes == {"counted": len(keys_in(made.batch))}
 
 
 def test_a_state_with_an_extra_that_is_not_installed_is_refused(data: Path) -> None:

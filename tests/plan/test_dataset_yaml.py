@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.plan import load_plan
 from bridge_data.plan.dataset_yaml import read_sample_config
@@ -198,12 +198,12 @@ def prepared(folder: Path, **definition: object) -> Path:
     return folder
 
 
-def loader(folder: Path) -> SampleLoader:
+def loader(folder: Path) -> SingleSourceReader:
     """A loader that has travelled, and whose function's file is gone."""
     (source,) = load_plan(folder, trust_dataset_code=True).sources
     sent = cloudpickle.dumps(source)
     (folder / ".nv-meta" / "sample_loader.py").unlink()
-    return SampleLoader(pickle.loads(sent), SampleDecoder())
+    return SingleSourceReader(pickle.loads(sent), SampleDecoder())
 
 
 def test_the_fields_come_from_the_function(tmp_path: Path) -> None:

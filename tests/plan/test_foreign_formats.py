@@ -17,7 +17,7 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.formats import find_format

@@ -132,7 +132,7 @@ def all_texts(reader: RecordReader, num_samples: int) -> list[str]:
 
 
 def test_every_format_and_every_kind_of_table_is_here() -> None:
-    assert {kind.format for kind in KINDS.values()} == {"tables", *(line.kind.name for line in FORMATS)}
+    assert {kind.format for kind in KINDS.values()} == {"tables", "tars", *(kind.name for kind in FORMATS.values())}
     assert {*TABLE_FILES} <= {*KINDS}
 
 

@@ -19,7 +19,7 @@ from bridge_data import (
 )
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.decode import SampleDecoder
-from bridge_data.decode.sample_loader import SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
@@ -182,7 +182,7 @@ def test_other_paths_are_refused(tmp_path: Path, name: str, says: str) -> None:
 
 
 def loaded(source: Any, index: int) -> Any:
-    return SampleLoader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+    return SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
 
 
 def own(folder: Path, name: str, **more: Any) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from bridge_data.data.media_metadata import AVMetadata, ImageMetadata, MediaMetadata
+from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaMetadata
 from tests.decode.av import media
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bridge_data.data.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.decode.image import encoded_size
+from bridge_data.decode.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.media import extract

@@ -12,10 +12,22 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_loader, get_train_dataset, merge_states
+from bridge_data import (
+    ConfigError,
+    LaneDataset,
+    SavableDataLoader,
+    StateError,
+    WorkerConfig,
+    get_loader,
+    get_savable_loader,
+    get_train_dataset,
+    merge_states,
+)
+from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import in_draws
+from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.view.charts import count_draws
 from bridge_data.tools.cli import main
 from bridge_data.tools.doctor import examine
@@ -144,6 +156,26 @@ def test_finite_data_come_once(folder: Path) -> None:
     loader = get_loader(ranks(folder, 1, 4, repeat=False)[0])
     found = [key for batch in loader for unit in batch for key in unit]
     assert len(found) == len({*found}) == sum(SIZES.values())
+
+
+def test_a_repetition_is_resharded_before_lanes_have_started(folder: Path) -> None:
+    """They have no position, but the ledger of the repetition before."""
+
+    def loader_of(num_lanes: int) -> SavableDataLoader:
+        made = RepeatDataset(ranks(folder, 1, num_lanes, repeat=False)[0], repeats=2)
+        return get_savable_loader(made.changed(extras=(Ledger(made.source_names),)))
+
+    loader, batches, states = loader_of(4), [], []
+    for batch in loader:
+        batches.append(batch)
+        states.append(loader.save_state_rank())
+    number = next(number for number, state in enumerate(states) if state.get("repetition"))
+    assert any("draws" not in lane for lane in states[number]["lanes"].values())
+    resharded = loader_of(3)
+    resharded.restore_state_rank(states[number])
+    rest = [key for batch in resharded for unit in batch for key in unit]
+    assert sorted(rest) == sorted(key for batch in batches[number + 1 :] for unit in batch for key in unit)
+    assert sums_of(LoaderState.from_dict(resharded.save_state_rank())).samples == 2 * sum(SIZES.values())
 
 
 def test_other_weights_hold_from_the_restore_on_and_another_unit_is_refused(folder: Path) -> None:

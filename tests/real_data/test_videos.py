@@ -24,7 +24,7 @@ from bridge_data import (
     get_val_dataset,
     stateless,
 )
-from bridge_data.data.media_metadata import AVMetadata
+from bridge_data.decode.media_metadata import AVMetadata
 from bridge_data.task.stores import FileStore
 from tests.real_data.loading import WORKERS, read_all, read_interrupted
 from tests.real_data.videos import CLIP_FRAMES, NUM_FRAMES, PACKAGE, prepare_clips, prepare_videos, video_file

@@ -133,7 +133,7 @@ def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:
     replacement.write_bytes(content[:600])
     replacement.replace(file)
     assert storage.read(file, 512, 512) == content[512:]  # the file that was opened is still whole
-    storage.content._table.clear()
+    storage.close_files()
     with pytest.raises(DatasetError, match="has 600"):
         storage.read(file, 512, 512)
     file.write_bytes(content)
@@ -141,7 +141,7 @@ def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:
 
 
 def test_threads_read_right_while_descriptors_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.content, "_table", storage.content.DescriptorTable(max_open=2))
+    monkeypatch.setattr(storage.content, "_files", storage.RecentlyUsed(2))
     for number in range(8):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 64)
 
@@ -196,7 +196,7 @@ def test_too_many_open_files_are_closed(file: Path, tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"n{number}").write_bytes(b"z")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    storage.content._table.clear()
+    storage.close_files()
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 12, limits[1]))
     try:

@@ -12,14 +12,14 @@ for packed sequences that of Transformer Engine's `thd` format, where each seque
 
 import dataclasses
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 
 if TYPE_CHECKING:
@@ -111,6 +111,10 @@ def packed_seq_params(cu_seqlens: Tensor, *, cu_seqlens_padded: Tensor | None = 
     )
 
 
+_CONTEXT_GROUPS = Feature[Callable[[LaneDataset, Any, int, int], LaneDataset]]("context_groups")
+"""`with_context_groups`, for all of its arguments."""
+
+
 def with_context_groups(
     dataset: LaneDataset, dp_cp_group: Any, max_seqlen_per_dp_cp_rank: int, *, multiple: int = 1
 ) -> LaneDataset:
@@ -124,9 +128,8 @@ def with_context_groups(
     Raises:
         ConfigError: for other data, or if the number of ranks is not a power of two.
     """
-    make = extension("features", "context_groups", needed_by="with_context_groups")
-    made: LaneDataset = make(dataset, dp_cp_group, max_seqlen_per_dp_cp_rank, multiple=multiple)
-    return made
+    make = _CONTEXT_GROUPS.get(needed_by="with_context_groups")
+    return make(dataset, dp_cp_group, max_seqlen_per_dp_cp_rank, multiple)
 
 
 def _items(batch: Any) -> list[tuple[str, Any]]:

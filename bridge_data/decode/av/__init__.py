@@ -12,10 +12,10 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
-from bridge_data.data.media_kinds import AV_EXTENSIONS
 from bridge_data.decode.av.av_decoder import AVDecoder
 from bridge_data.decode.av.clips import AVData
 from bridge_data.decode.av.container import open_container
+from bridge_data.decode.media_kinds import AV_EXTENSIONS
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits

@@ -15,11 +15,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, Self, overload
 
-from bridge_data.data.media_metadata import AVMetadata
 from bridge_data.decode.av.audio import Audio
 from bridge_data.decode.av.clips import AVData, Clip, frame_ranges, sample_ranges, uniform_clips
 from bridge_data.decode.av.container import Medium
 from bridge_data.decode.av.video import Video, read_clips
+from bridge_data.decode.media_metadata import AVMetadata
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits

@@ -17,7 +17,7 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,

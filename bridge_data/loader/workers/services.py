@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.extensions import find_extension
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.run_options import LoaderConfig
@@ -85,8 +84,11 @@ class WorkerServices(Protocol):
         """Close what the workers share."""
 
 
+_WORKERS_HELP = Feature[Callable[[LoaderConfig, int], WorkerServices | None]]("workers_help")
+"""The services of so many workers; None if they need none."""
+
+
 def open_services(config: LoaderConfig, num_workers: int) -> WorkerServices | None:
     """The services that a loader with these options has; None if it has none, or their plug-in is not installed."""
-    opener = find_extension("features", "workers_help") if config.workers_help else None
-    services: WorkerServices | None = None if opener is None else opener(config, num_workers)
-    return services
+    opener = _WORKERS_HELP.find() if config.workers_help else None
+    return None if opener is None else opener(config, num_workers)

@@ -27,8 +27,7 @@ from bridge_data.child_process import (
     write_lines_at_once,
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.messages import (
     BatchMessage,

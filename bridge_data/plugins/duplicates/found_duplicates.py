@@ -11,16 +11,17 @@ import importlib
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.data.sample_columns import arrow_package, arrow_texts
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Feature
 from bridge_data.plugins.duplicates.hash_groups import NUM_BITS, ROWS_AT_ONCE, Numbers, close_pairs, connected, pairs_of
 from bridge_data.plugins.duplicates.sample_rows import FAULTS, DuplicateConfig, SampleRows, read_rows
 from bridge_data.prepare.executors import Progress, no_progress
+from bridge_data.prepare.sample_columns import arrow_texts
+from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.storage.atomic import replacing, writing
 
 MAX_SHOWN = 10
@@ -239,6 +240,10 @@ class FoundDuplicates:
         return iter(lambda: result.fetchmany(ROWS_AT_ONCE), [])
 
 
+_SQL_ENGINE = Feature[Callable[..., contextlib.AbstractContextManager[Any]]]("sql_engine")
+"""A connection to an engine that evaluates queries; it may put files into a folder, and use so many threads."""
+
+
 @contextlib.contextmanager
 def find_duplicates(
     paths: Sequence[Path],
@@ -255,7 +260,7 @@ def find_duplicates(
         WorkerError: if a process died.
     """
     config = config or DuplicateConfig()
-    open_engine = extension("features", "sql_engine", needed_by="finding duplicates")
+    open_engine = _SQL_ENGINE.get(needed_by="finding duplicates")
     with tempfile.TemporaryDirectory(prefix="duplicates-") as name:
         folder = Path(name)
         with open_engine(folder):  # a missing package is an error now; the processes that read fork without its threads

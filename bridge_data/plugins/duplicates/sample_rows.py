@@ -29,7 +29,6 @@ from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.data.jsonl_file import read_ranges
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import bytes_of, counts_of, stored_number, stored_records
-from bridge_data.data.sample_columns import arrow_package
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, ForgottenSampleError
@@ -41,6 +40,7 @@ from bridge_data.plan.formats import WHOLE, Opening, format_of, open_source
 from bridge_data.plugins.duplicates.hash_groups import MAX_DISTANCE
 from bridge_data.plugins.duplicates.picture_hash import NO_HASH, picture_hash
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.stored_columns import arrow_package
 
 MAX_TASK_SAMPLES = 1 << 16
 """Samples of a shard or file that are one task at most."""

@@ -23,10 +23,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
-from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial
+from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial, Upcoming
 from bridge_data.lanes.produced import Produced
-from bridge_data.lanes.upcoming import Upcoming
-from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
 from bridge_data.loader.workers.services import ServedWorker

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data import storage
 from bridge_data.data.metadata import INDEX_UUID, meta_folder, read_split
-from bridge_data.data.recently_used import RecentlyUsed
-from bridge_data.data.shard_table import read_offsets
+from bridge_data.data.sample_offsets import read_offsets
 from bridge_data.errors import DatasetError
-from bridge_data.storage import Location
+from bridge_data.storage import Location, RecentlyUsed
 
 if TYPE_CHECKING:
-    from bridge_data.data.prepared import ShardSet
+    from bridge_data.data.shard_set import ShardSet
 
 CACHE_SUFFIX = ".cache"
 ENERGON_SUFFIX = ".bin"

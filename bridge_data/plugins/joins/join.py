@@ -19,7 +19,7 @@ from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
 from bridge_data.plan.document import Node, given
 from bridge_data.plan.source import SampleClass, Source
 from bridge_data.plugins.joins.join_node import JoinNode
-from bridge_data.plugins.joins.joined_loader import Join
+from bridge_data.plugins.joins.joined_reader import Join
 from bridge_data.plugins.joins.joined_records import JoinRecords
 from bridge_data.plugins.joins.joins import JoinIndex, JoinMember, join_folder, open_join
 from bridge_data.samples import CrudeSample, Sample, required_fields

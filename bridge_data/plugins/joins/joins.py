@@ -24,8 +24,9 @@ from typing import Any, Literal, TypeGuard, overload
 from bridge_data import storage
 from bridge_data.data.metadata import meta_folder, read_uuid
 from bridge_data.data.paged_file import HEADER_BYTES, PagedFile, kept_page, warn_unusable
-from bridge_data.data.prepared import ShardSet, tars_of
+from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import Records, count_samples, split_part_of
+from bridge_data.data.shard_set import ShardSet
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.plugins.joins.energon_joins import (
     CACHE_SUFFIX,

@@ -30,9 +30,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.cursor import SampleRef
 from bridge_data.order.extras import LaneExtra, StateExtra, data_of
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
+from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 
@@ -160,6 +160,7 @@ class Ledger(StateExtra):
 
     name: ClassVar[str] = "ledger"
     version: ClassVar[int] = 2
+    asked_by: ClassVar[str] = "ledger_path"
 
     def __init__(self, source_names: Sequence[str]) -> None:
         self._names, self._last_line = [*source_names], ""
@@ -190,12 +191,12 @@ class _LaneLedger(LaneExtra):
     def __init__(self, names: Sequence[str], sums: LedgerSums, repetition: int, skips: StepSkips | None) -> None:
         self._names, self._sums, self._repetition, self._skips = names, sums, repetition, skips or ()
 
-    def note(self, index: int, refs: Sequence[SampleRef]) -> bytes:
-        references = packed_references(refs)
+    def note(self, index: int, samples: Ints) -> bytes:
         if index not in self._skips:
-            [sums] = tallies([(index, references)], self._names, self._repetition)
-            self._sums = self._sums.plus(sums)
-        return references
+            columns = Columns(np.array([index]), np.array([len(samples)]), np.ascontiguousarray(samples.T))
+            [words] = _words_of(columns, self._names, self._repetition).tolist()
+            self._sums = self._sums.plus(_as_sums(len(samples), words))
+        return packed_references(samples)
 
     def save(self) -> Any:
         return self._sums.words()[1:]
@@ -223,7 +224,7 @@ def ledger_line(state: LoaderState) -> str:
     return f"data ledger at micro-batch {state.micro_batch_index}: {sums_of(state)}"
 
 
-def packed_references(refs: Sequence[Sequence[int]]) -> bytes:
+def packed_references(refs: Sequence[Sequence[int]] | Ints) -> bytes:
     """The references of samples as bytes."""
     return np.array(refs, dtype="<i8").reshape(-1, 4).tobytes()
 

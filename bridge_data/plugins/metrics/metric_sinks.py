@@ -282,9 +282,6 @@ _COUNTERS = {
     "first_frames": ("first_frames", "Images of several frames or pages of which only the first was taken"),
     "bytes_read": ("read_bytes", "Bytes read"),
     "retries": ("read_retries", "Reads retried after a transient fault"),
-    "memo_hits": ("memo_hits", "Encoded samples found in the memo"),
-    "memo_misses": ("memo_misses", "Encoded samples that were not in the memo"),
-    "memo_bytes": ("memo_bytes", "Bytes read of the memo"),
     "failed": ("failed_samples", "Samples lost by an error"),
     "truncated": ("truncated_samples", "Samples cut because they were too long"),
     "worker_restarts": ("worker_restarts", "Worker processes replaced"),
@@ -304,6 +301,8 @@ class _Collector:
         now = self._loader.metrics()
         for field, (name, text) in _COUNTERS.items():
             yield self._family("Counter", name, text, {"": getattr(now, field)})
+        for name, count in now.others.items():
+            yield self._family("Counter", name, "Counted by a plug-in", {"": count})
         yield self._family("Counter", "skipped_samples", "Samples skipped, by hook", now.skipped, "hook")
         yield self._family("Gauge", "epochs", "Epochs drawn, by source", now.epochs, "source")
         slowest = {} if now.slowest is None else {now.slowest.key: now.slowest.seconds}

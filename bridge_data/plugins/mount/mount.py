@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias
 
 from bridge_data.data.index_file import split_name
 from bridge_data.data.key_index import SharedKeys, StoredPart
-from bridge_data.data.sample_lookup import PartReader
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.task.stores.part_reader import PartReader
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]
 

@@ -40,7 +40,7 @@ class BalancedGroups:
 
 
 def with_context_groups(
-    dataset: LaneDataset, dp_cp_group: Any, max_seqlen_per_dp_cp_rank: int, *, multiple: int = 1
+    dataset: LaneDataset, dp_cp_group: Any, max_seqlen_per_dp_cp_rank: int, multiple: int = 1
 ) -> LaneDataset:
     """See `datamodule.parallel.with_context_groups`."""
     planned, num_ranks, config = planned_of(dataset), dp_cp_group.size(), dataset.worker_config

@@ -41,9 +41,9 @@ from bridge_data.data.records import (
     split_part_of,
     stored_records,
 )
-from bridge_data.data.sample_columns import arrow_package
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
+from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.storage import Location, RemotePath, location
 
 COSTS_VARIABLE = "BRIDGE_DATA_COSTS"

@@ -26,7 +26,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
-from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.state import LaneState, LoaderState, has_started
 from bridge_data.plugins.planned.costs import CostTable
 from bridge_data.task.packers import Packing, packs_within
 
@@ -593,7 +593,7 @@ def check_step(state: LoaderState, packs: JobPacks) -> None:
         StateError: if it is.
     """
     number = state.micro_batch_index
-    positions = [own["pack_source"]["position"][4:_NUM_FIXED] for own in state.lanes.values() if own]
+    positions = [own["pack_source"]["position"][4:_NUM_FIXED] for own in state.lanes.values() if has_started(own)]
     was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
     if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
         raise StateError(
@@ -621,7 +621,8 @@ def resharded(state: LoaderState, num_lanes: int, lanes: Collection[int], packs:
     slot = min(lane.next_slot() for lane in old) // size * size
     done = sorted({one for lane in old for one in lane.taken_from(slot)})
     start: dict[str, Any] = {"begin": {"draws": 0, "cursors": {}}, "position": [0]}
-    known = [own["pack_source"] for own in state.lanes.values() if own and own["pack_source"]["position"][0] <= slot]
+    begun = [own["pack_source"] for own in state.lanes.values() if has_started(own)]
+    known = [own for own in begun if own["position"][0] <= slot]
     best = max(known, key=lambda own: int(own["position"][0]), default=start)
     assigned: dict[int, LaneState] = {}
     for lane in lanes:

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.lanes.assembly import UNREAD, Item, Pack
 from bridge_data.lanes.draws import Draws
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
-from bridge_data.lanes.units import UNREAD, Item, Pack
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64
@@ -80,6 +80,10 @@ class PlannedSources(PackSources):
         made = copy.copy(self)
         vars(made).update(attributes, _packs=None)
         return dataset.changed(pack_sources=made)
+
+    def batched(self, dataset: PackedData) -> "PlannedSources":
+        """Those by the cost index for the encoder of `dataset`."""
+        return PlannedSources(costs_of_sources(dataset), self.assignment, self.context)
 
     def packs(self, dataset: PackedData) -> JobPacks:
         """The planned packs of the job; all lanes of this process share them.

@@ -15,9 +15,9 @@ import numpy as np
 
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
+from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, parts_of
-from bridge_data.lanes.units import Batching
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
@@ -47,8 +47,7 @@ def costs_of(maker: EncodingMaker, index: int) -> Costs:
 def checked(dataset: LaneDataset, tables: Sequence[CostTable]) -> LaneDataset:
     """`dataset`, of which some samples are measured again when a run begins, and compared with the `tables`."""
     check = CostCheck(dataset.plan.sources, dataset.task_encoder, tables)
-    count = -(-NUM_CHECKED // dataset.worker_config.num_lanes)
-    return dataset.changed(wrappers=(*dataset.wrappers, functools.partial(CheckedCosts, check, count)))
+    return dataset.changed(wrappers=(*dataset.wrappers, functools.partial(CheckedCosts, check)))
 
 
 def checked_weights(dataset: LaneDataset) -> LaneDataset:
@@ -74,10 +73,12 @@ def measuring(source: Source, encoder: TaskEncoder[Any, Any, Any, Any], cache: C
 
 
 class CheckedCosts:
-    """A maker (`MakerWrapper`) that has the first `count` samples of a lane checked before `inner` makes them."""
+    """A maker (`MakerWrapper`) that has the first samples of a lane checked before `inner` makes them: `NUM_CHECKED` in
+    all lanes of the job. In a `Trial` none are, as nobody would hear of what it raises."""
 
-    def __init__(self, check: "CostCheck", count: int, inner: Maker, lane: LaneView) -> None:
-        self._check, self._left, self._inner, self._lane = check, count, inner, lane
+    def __init__(self, check: "CostCheck", inner: Maker, lane: LaneView) -> None:
+        self._check, self._inner, self._lane = check, inner, lane
+        self._left = -(-NUM_CHECKED // lane.num_lanes) if lane.num_lanes else 0
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`."""

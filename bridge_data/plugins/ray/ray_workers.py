@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -34,9 +34,7 @@ from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_pool import Interrupted
-from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.position import LaneSchedule
+from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import error_of
 from bridge_data.loader.workers.messages import (
@@ -52,9 +50,10 @@ from bridge_data.loader.workers.shared_buffers import BufferQuota
 from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.loader.workers.worker import adopt
 from bridge_data.loader.workers.worker_pool import Restarts, Watchdog
+from bridge_data.options import check_integer, check_number, check_plain_fields
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Reply, SharedMemoryHandle
-from bridge_data.run_options import LoaderConfig, RayWorkers
+from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode
 
 logger = logging.getLogger("bridge_data")
@@ -71,30 +70,59 @@ _ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_i
 """Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
 
 
-def ray_pool(dataset: LaneDataset, config: LoaderConfig) -> RayPool | None:
-    """The workers of a loader whose option `workers` is `RayWorkers`; None if they run on this machine: nobody asks for
-    actors, or, with a warning, there is no cluster and none is required.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayWorkers:
+    """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
+
+    >>> RayWorkers(num_actors=4, resources={"decoding": 1}).address
+    'auto'
 
     Raises:
-        WorkerError: if there is no cluster, and one is required or no worker may start here instead; or if the dataset
-            cannot be pickled.
+        ConfigError: if a number is out of range.
     """
-    workers, num_workers = config.workers, dataset.worker_config.num_workers
-    assert isinstance(workers, RayWorkers)
-    if not (num_workers or workers.num_actors):
-        return None
-    try:
-        ray = _connected(workers.address)
-    except ConfigError as error:
-        if workers.required:
-            raise WorkerError(f"{error} (required=True)") from error
-        if not num_workers:
-            raise WorkerError(f"{error}. With num_workers=0 no worker starts on this machine instead") from error
-        logger.warning(
-            "%s. Workers start on this machine instead; with RayWorkers(required=True) this is an error", error
-        )
-        return None
-    return RayPool(ray, dataset, workers, config)
+
+    address: str = "auto"
+    """The cluster: "auto" for that of this machine or of `$RAY_ADDRESS`; HOST:PORT, if this machine is a node of it. A
+    cluster that the process has joined by `ray.init` is taken as it is."""
+    num_actors: int | None = None
+    """Actors of this rank; None for as many as `num_workers`."""
+    num_cpus: float = 1
+    """CPUs that Ray reserves for each."""
+    resources: Mapping[str, float] | None = None
+    """Other resources of Ray that each needs, such as {"decoding": 1} to stay on nodes which have that."""
+    required: bool = False
+    """Whether a cluster that cannot be reached is an error. If not, workers start on this machine, with a warning."""
+
+    def __post_init__(self) -> None:
+        check_integer("RayWorkers: num_actors", self.num_actors, 1, or_none=True)
+        check_number("RayWorkers: num_cpus", self.num_cpus, "a positive number of CPUs")
+        check_plain_fields(self, "RayWorkers: ")
+        for name, amount in (self.resources or {}).items():
+            check_number(f"RayWorkers: resources[{name!r}]", amount, "a positive number")
+
+    def open_pool(self, dataset: LaneDataset, config: LoaderConfig) -> RayPool | None:
+        """The workers of a loader; None if they run on this machine: nobody asks for actors, or, with a warning, there
+        is no cluster and none is required.
+
+        Raises:
+            WorkerError: if there is no cluster, and one is required or no worker may start here instead; or if the
+                dataset cannot be pickled.
+        """
+        num_workers = dataset.worker_config.num_workers
+        if not (num_workers or self.num_actors):
+            return None
+        try:
+            ray = _connected(self.address)
+        except ConfigError as error:
+            if self.required:
+                raise WorkerError(f"{error} (required=True)") from error
+            if not num_workers:
+                raise WorkerError(f"{error}. With num_workers=0 no worker starts on this machine instead") from error
+            logger.warning(
+                "%s. Workers start on this machine instead; with RayWorkers(required=True) this is an error", error
+            )
+            return None
+        return RayPool(ray, dataset, self, config)
 
 
 def _connected(address: str) -> Any:

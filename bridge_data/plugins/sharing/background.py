@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from bridge_data.datamodule.rank_loader import RankLoader
+from bridge_data.datamodule.trainer_loaders import RankLoader
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
+from bridge_data.loader.loader import open_pool
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
@@ -148,7 +149,9 @@ class BackgroundLoader:
         config: LoaderConfig,
     ) -> None:
         self.dataset = dataset
-        self.even_ends = None if config.ends == "uneven" else EvenEnds(dataset, config)
+        self.even_ends = (
+            None if config.ends == "uneven" else EvenEnds(dataset, functools.partial(open_pool, dataset, config))
+        )
         self._loader = loader
         self._arrivals = arrivals
         self._fetched: Arrival | None = None
@@ -161,6 +164,7 @@ class BackgroundLoader:
         if loader is None:
             self._thread.start()  # the rank that reads must not wait until this one draws
 
+    is_idle = False
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bridge_data.datamodule.rank_loader import RankLoader
+from bridge_data.datamodule.trainer_loaders import RankLoader
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.pinning import can_pin, pinned

@@ -18,18 +18,20 @@ after one of their sizes.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
-from bridge_data.datamodule.rank_loader import RankLoader
+from bridge_data.datamodule.trainer_loaders import RankLoader
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_pool import Pin
+from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.pinning import can_pin, pinned
+from bridge_data.order.state import LoaderState
 from bridge_data.plugins.sharing.background import (
     BATCH,
     CLOSED,
@@ -164,6 +166,46 @@ class ReplicaLoader(BackgroundLoader):
             run = functools.partial(_send, replica, arrivals, loader)
         failure = f"batches of rank {replica.reader} can no longer be broadcast in its replica"
         super().__init__(dataset, loader, arrivals, run, failure, config)
+
+
+class IdleLoader(Iterator[Any]):
+    """In place of a loader, on ranks of middle pipeline stages, which get no batches."""
+
+    is_within_step, is_idle = False, True
+
+    def __init__(self, dataset: LaneDataset) -> None:
+        self.dataset, self.skipped, self._state = dataset, dict[str, int](), dataset.new_state()
+
+    def __next__(self) -> Any:
+        raise ConfigError(
+            'with share="broadcast", only the first and the last pipeline stage get batches; have the forward step of '
+            'the stages between draw none, or set share="replicate"'
+        )
+
+    def __len__(self) -> int:
+        return 0
+
+    def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
+        """Zeros: this rank gets no batches, as all data-parallel ranks of its stage."""
+        return LoaderMetrics()
+
+    def snapshot(self) -> LoaderState:
+        """The state before the first batch."""
+        return self._state
+
+    def save_state_rank(self) -> dict[str, Any]:
+        """Empty: the ranks of the first stage save the position."""
+        return {}
+
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
+        """Does nothing."""
+
+    def wait_for_workers(self, timeout_s: float = 300) -> bool:
+        """Returns True at once: there are no workers."""
+        return True
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 def _send(replica: Replica, arrivals: Arrivals, loader: RankLoader) -> None:

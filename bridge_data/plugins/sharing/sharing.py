@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.rank_loader import RankLoader
+from bridge_data.datamodule.trainer_loaders import RankLoader
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader
 from bridge_data.plugins.sharing.assignment import Cost, find_cost
 from bridge_data.plugins.sharing.balance import BalancedLoader, Balancing
-from bridge_data.plugins.sharing.replica import ReplicaLoader, join_peers, join_replica
+from bridge_data.plugins.sharing.replica import IdleLoader, ReplicaLoader, join_peers, join_replica
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
@@ -26,7 +26,7 @@ from bridge_data.topology import WorkerConfig
 
 def shared_loader(
     dataset: LaneDataset, config: LoaderConfig, share: Share, pg_collection: Any, balancing: Balancing | None
-) -> RankLoader | None:
+) -> RankLoader:
     """The loader of this rank, whose batches other ranks read or balance with it; see `rank_loader`."""
     if balancing is not None and config.ends != "uneven":
         raise ConfigError(
@@ -40,7 +40,7 @@ def shared_loader(
         return BalancedLoader(dataset, own, peers, balancing, config)
     replica = join_replica(pg_collection)
     if not replica.needs_data:
-        return None
+        return IdleLoader(dataset)
     loader: RankLoader | None = None
     if replica.readers is not None:
         # The reader's thread must not meet the training step in the groups that the step uses.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
-from bridge_data.data.shard_table import DIGESTED_BYTES
+from bridge_data.data.sample_offsets import DIGESTED_BYTES
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.later import Image, numpy
 from bridge_data.limits import DEFAULT_LIMITS

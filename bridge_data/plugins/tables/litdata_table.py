@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
 from bridge_data.data.plain_data import parse_json, parse_json_file
-from bridge_data.data.shard_table import DIGESTED_BYTES
+from bridge_data.data.sample_offsets import DIGESTED_BYTES
 from bridge_data.errors import ConfigError
 from bridge_data.later import numpy, torch
 from bridge_data.plan.folder_contents import INDEX

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES
-from bridge_data.data.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
+from bridge_data.decode.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 
 logger = logging.getLogger("bridge_data")

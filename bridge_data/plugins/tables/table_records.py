@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.data import sample_columns
 from bridge_data.data.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.data.records import (
     Block,
@@ -40,7 +39,6 @@ from bridge_data.data.records import (
     place_of,
     shard_identities,
 )
-from bridge_data.data.sample_columns import ColumnPath, ColumnValues, SampleColumns
 from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of, number_of_key, scan_keys
 from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
 from bridge_data.errors import DatasetError, SampleError
@@ -55,6 +53,9 @@ from bridge_data.plugins.tables.table_columns import (
     pyarrow_for,
     with_kinds,
 )
+from bridge_data.prepare import sample_columns
+from bridge_data.prepare.sample_columns import ColumnValues, SampleColumns
+from bridge_data.prepare.stored_columns import ColumnPath, arrow_package
 from bridge_data.storage import Location, Version, is_remote
 from bridge_data.storage.atomic import replacing
 from bridge_data.storage.copies import cache_folder
@@ -475,13 +476,13 @@ class TableReader(RecordReader):
         num_bytes = int(len(block) * (records.sample_bytes or 0))
         names = [column.part for column in columns]
         if len(names) == 1 and not _has_none(values[0]):
-            return Block(records.files[file].name, block, Samples(keys, values[0], names[0]), num_bytes)
+            return Block(records.files[file].name, block, keys, values[0], names[0], num_bytes)
         contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         contents = contents or [{} for _ in block]
         for column, found in zip(columns, values, strict=True):
             if _has_none(found):
                 self._leave_out(table, column, rows, Samples(keys, contents))
-        return Block(records.files[file].name, block, Samples(keys, contents), num_bytes)
+        return Block(records.files[file].name, block, keys, contents, None, num_bytes)
 
     def rows(self, samples: range, *, in_order: bool) -> list[dict[str, Any]]:
         """The values of all columns of consecutive rows of a group; None for missing ones. Those of media are their
@@ -575,7 +576,7 @@ class _RowColumns(SampleColumns):
         return [list(file.version) for file in self._rows.files]
 
     def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
-        arrow, records = sample_columns.arrow_package(), self._rows
+        arrow, records = arrow_package(), self._rows
         group, (file, _) = records.group_of(samples[0]), records.file_of(samples[0])
         first = samples.start - records.starts[group]
         rows = group - records.first_groups[file], first, first + len(samples)
@@ -589,7 +590,7 @@ class _RowColumns(SampleColumns):
 
 def _known_type(kind: Any) -> Any:
     """The type as which DuckDB takes the values of a column of this type, which it may not know."""
-    arrow = sample_columns.arrow_package()
+    arrow = arrow_package()
     if isinstance(kind, arrow.BaseExtensionType) and not isinstance(kind, arrow.UuidType):
         return arrow.bool_() if isinstance(kind, arrow.Bool8Type) else kind.storage_type
     if arrow.types.is_float16(kind):

@@ -22,11 +22,10 @@ from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import bytes_of, count_samples, names_of, shard_at
-from bridge_data.data.sample_keys import find
-from bridge_data.data.sample_lookup import located
+from bridge_data.data.sample_keys import find, located
 from bridge_data.data.withheld import reader_of
 from bridge_data.dataset_loaders import load_dataset
-from bridge_data.decode import Loader, SampleDecoder, open_loader
+from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
@@ -113,7 +112,7 @@ class SplitCatalog:
         self.search = KeySearch()
         self._lock = threading.Lock()
         self._readers: dict[int, RecordReader] = {}
-        self._loaders: dict[int, Loader] = {}
+        self._source_readers: dict[int, SourceReader] = {}
         self._kept: collections.OrderedDict[SampleAddress, RawSample] = collections.OrderedDict()
         self._kept_bytes = 0
 
@@ -186,10 +185,12 @@ class SplitCatalog:
             return None
         self.read(address)  # raises an error if it is forgotten
         with self._lock:
-            loader = self._loaders.get(address.source)
-            if loader is None:
-                loader = self._loaders[address.source] = open_loader(source, SampleDecoder(image_decode="torchrgb8"))
-            return loader.build(loader.read(address.index), address.index)
+            reader = self._source_readers.get(address.source)
+            if reader is None:
+                reader = self._source_readers[address.source] = open_source_reader(
+                    source, SampleDecoder(image_decode="torchrgb8")
+                )
+            return reader.build(reader.read(address.index), address.index)
 
 
 def _num_bytes(raw: RawSample) -> int:

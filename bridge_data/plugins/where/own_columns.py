@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.data.sample_columns import KEY, ROWS_AT_ONCE
-from bridge_data.data.stored_columns import ParquetColumns
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.sample_columns import KEY, ROWS_AT_ONCE
+from bridge_data.prepare.stored_columns import ParquetColumns
 
 
 class OwnColumns(ParquetColumns):

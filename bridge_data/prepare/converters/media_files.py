@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bridge_data.data.media_kinds import IMAGE_ENDINGS, IMAGE_EXTENSIONS, kind_of_name, known_by_content
 from bridge_data.data.plain_data import parse_json
+from bridge_data.decode.media_kinds import IMAGE_ENDINGS, IMAGE_EXTENSIONS, kind_of_name, known_by_content
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media import extract

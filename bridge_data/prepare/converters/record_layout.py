@@ -18,8 +18,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from bridge_data.data.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
-from bridge_data.data.named_media import (
+from bridge_data.data.plain_data import parse_json
+from bridge_data.decode.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
+from bridge_data.decode.named_media import (
     NAMED_AT,
     NamedVisual,
     VisualKind,
@@ -28,7 +29,6 @@ from bridge_data.data.named_media import (
     visual_in,
     visuals_at,
 )
-from bridge_data.data.plain_data import parse_json
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.converters.media_files import (
     MediaRoot,

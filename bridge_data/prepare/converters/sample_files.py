@@ -19,13 +19,12 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.data.index_file import Part, is_meta_member, split_name
-from bridge_data.data.media_kinds import kind_of_name
 from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
-from bridge_data.data.tar_scan import check_end_mark, raise_faults
 from bridge_data.data.withheld import ShardStamp, StoredFiles, withheld_in
 from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause
@@ -39,6 +38,7 @@ from bridge_data.prepare.converters.source_records import (
 )
 from bridge_data.prepare.converters.text_tables import check_count
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
+from bridge_data.prepare.tar_scan import check_end_mark, raise_faults
 
 _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 """Files that Windows leaves in folders of pictures."""

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bridge_data.data.media_kinds import kind_of_name
 from bridge_data.data.metadata import is_prepared
+from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
+from bridge_data.extensions import Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import (
     INDEX,
@@ -197,20 +197,20 @@ def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = Non
     return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
 
 
+_CONVERTERS = Seam[Callable[..., RecordSource]]("converters")
+"""`table files` opens the files that it gets, `tables` what is read in place; see `_open_files`, `_open_tables`."""
+
+
 def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> RecordSource:
     """Tables that are files beside each other."""
-    opened: RecordSource = extension("converters", "table files", needed_by=f"{path}: {title}")(
-        path, _files(path, config, KINDS[name].endings), title=title, dropped=config.dropped
-    )
-    return opened
+    opened = _CONVERTERS.get("table files", needed_by=f"{path}: {title}")
+    return opened(path, _files(path, config, KINDS[name].endings), title=title, dropped=config.dropped)
 
 
 def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSource:
     """Other tables, whose files are those that are read in place."""
-    opened: RecordSource = extension("converters", "tables", needed_by=f"{path}: {title}")(
-        path, title=title, include=config.include, dropped=config.dropped
-    )
-    return opened
+    opened = _CONVERTERS.get("tables", needed_by=f"{path}: {title}")
+    return opened(path, title=title, include=config.include, dropped=config.dropped)
 
 
 _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
-from bridge_data.plan.declared import Clause
+from bridge_data.plan.declared import WHERE, Clause
 
 
 class SourceRecord(NamedTuple):
@@ -95,12 +94,7 @@ class RecordSource(abc.ABC):
 
 def chosen_of(records: Records, clauses: Sequence[Clause]) -> Collection[int]:
     """The numbers of the samples for which all clauses hold; see `RecordSource.chosen_numbers`."""
-    found: Collection[int] = _where().numbers(records, clauses)
-    return found
-
-
-def _where() -> Any:
-    return extension("features", "where", needed_by="--where")
+    return WHERE.get(needed_by="--where").numbers(records, clauses)
 
 
 class TakenRecords(NamedTuple):
@@ -127,7 +121,7 @@ def take_records(path: Path, source: RecordSource, clauses: Sequence[Clause]) ->
         )
     if not chosen:
         raise clauses[-1].error(
-            f"where: {_where().shown(clauses)} chooses none of the {len(source):,} records of {path}"
+            f"where: {WHERE.get('--where').shown(clauses)} chooses none of the {len(source):,} records of {path}"
         )
     forgotten = source.forgotten_numbers()
     taken = [number for number in chosen if number not in forgotten] if forgotten else chosen

@@ -21,7 +21,7 @@ from bridge_data import storage
 from bridge_data.data.jsonl_file import JsonlLines, open_jsonl
 from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import count_samples, stored_number, stored_records
-from bridge_data.data.shard_table import encode_offsets, offsets_digest
+from bridge_data.data.sample_offsets import encode_offsets, offsets_digest
 from bridge_data.data.withheld import files_of, withheld_in
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.later import numpy

@@ -14,20 +14,20 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.data.jsonl_file import PART, JsonlLines
-from bridge_data.data.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.data.metadata import META_FOLDER, without_shard
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import RecordReader, stored_records
 from bridge_data.data.sample_keys import number_of_key
-from bridge_data.data.sample_lookup import PartReader
 from bridge_data.data.withheld import digest_of_keys, reader_of, withheld
 from bridge_data.decode import SampleDecoder
+from bridge_data.decode.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
+from bridge_data.task.stores.part_reader import PartReader
 
 
 def _below(folder: str, name: str) -> str | None:

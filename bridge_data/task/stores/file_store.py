@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from bridge_data.data.media_metadata import MediaMetadata
+from bridge_data.decode.media_metadata import MediaMetadata
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.samples import SourceInfo, provenance_of
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bridge_data.errors import BridgeDataError
-from bridge_data.extensions import extension, find_extension, names_of_others
+from bridge_data.extensions import Seam, importing
 from bridge_data.tools.cli.terminal import in_cli_words
 
 
@@ -54,6 +54,8 @@ _COMMANDS = {
 }
 """The help line of each command: the first sentence of its own help."""
 
+COMMANDS = Seam[click.Command]("commands")
+
 _MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_metadata"}
 """Commands whose module has another name."""
 
@@ -62,18 +64,15 @@ class _Commands(click.Group):
     """Imports commands when they are called, and turns our own errors into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(dict.fromkeys((*_COMMANDS, *names_of_others("commands"))))
+        return list(dict.fromkeys((*_COMMANDS, *COMMANDS.names_of_others)))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        command: click.Command | None
         module = f"bridge_data.tools.cli.{_MODULES.get(name, name)}_command"
         if name in _COMMANDS and importlib.util.find_spec(module) is not None:
-            command = getattr(importlib.import_module(module), name.replace("-", "_"))
-        elif name in _COMMANDS:
-            command = extension("commands", name, needed_by=f"bridge-data {name}")
-        else:
-            command = find_extension("commands", name)
-        return command
+            with importing(f"bridge-data {name}"):
+                found: click.Command = getattr(importlib.import_module(module), name.replace("-", "_"))
+            return found
+        return COMMANDS.get(name, f"bridge-data {name}") if name in _COMMANDS else COMMANDS.find(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -11,7 +11,7 @@ import click
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.data.jsonl_file import index_path, open_jsonl, split_gaps
-from bridge_data.data.media_metadata import MEDIA_TABLE
+from bridge_data.data.key_index import ReadOnlyDatabase
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
@@ -23,15 +23,14 @@ from bridge_data.data.metadata import (
     load_document,
 )
 from bridge_data.data.prepared import PreparedDataset, tars_of
-from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.data.records import count_samples, counts_of, names_of, split_part_of, stored_records
 from bridge_data.data.withheld import withheld
+from bridge_data.decode.media_metadata import MEDIA_TABLE
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
-from bridge_data.extensions import extension
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
-from bridge_data.plan.declared import Clause, given_clauses
+from bridge_data.plan.declared import WHERE, Clause, given_clauses
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.source import parse_access
@@ -210,7 +209,7 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[Clause]) -> tuple[dict[s
     """How many samples of each split part are chosen."""
     if not clauses:
         return None, []
-    where = extension("features", "where", needed_by="--where")
+    where = WHERE.get(needed_by="--where")
 
     chosen: list[dict[str, Any]] = [
         {

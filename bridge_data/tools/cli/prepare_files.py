@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.data.subset import gaps
+from bridge_data.dataset_loaders import JOIN_INDEXES
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import extension
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
     parse_line_range,
@@ -124,7 +124,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         DatasetError: if its data sets cannot be joined.
     """
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
-    prepare_metadataset = extension("features", "join_indexes", needed_by=f"preparing the joins of {path}")
+    prepare_metadataset = JOIN_INDEXES.get(needed_by=f"preparing the joins of {path}")
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
         made = prepare_metadataset(
             path, num_workers=flags["num_workers"], limits=flags["limits"], on_progress=on_progress

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridge_data.data.sample_columns import arrow_package
 from bridge_data.limits import Limits
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
+from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (

@@ -10,9 +10,9 @@ import click
 
 from bridge_data.data import RawSample, RecordReader
 from bridge_data.data.records import bytes_of, split_part_of
-from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.sample_keys import find_sample
 from bridge_data.data.withheld import reader_of
-from bridge_data.decode import Loader, SampleDecoder, open_loader
+from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
@@ -89,9 +89,9 @@ def preview(
     for shown, indices in chosen:
         if not as_json and (len(part.sources) > 1 or (shown.source is not None and shown.source.aux)):
             click.echo(click.style(_heading(shown), underline=True))
-        reader, loader = reader_of(shown.records), _loader(shown)
+        reader, source_reader = reader_of(shown.records), _source_reader(shown)
         for index in indices:
-            sample = _sample(index, shown, reader, loader)
+            sample = _sample(index, shown, reader, source_reader)
             if as_json:
                 samples.append(sample)
             else:
@@ -134,8 +134,8 @@ def _for_json(value: Any) -> Any:
     return str(value)
 
 
-def _loader(shown: CatalogSource) -> Loader | None:
-    return None if shown.source is None else open_loader(shown.source, SampleDecoder(image_decode="torchrgb8"))
+def _source_reader(shown: CatalogSource) -> SourceReader | None:
+    return None if shown.source is None else open_source_reader(shown.source, SampleDecoder(image_decode="torchrgb8"))
 
 
 def _heading(shown: CatalogSource) -> str:
@@ -145,7 +145,9 @@ def _heading(shown: CatalogSource) -> str:
     return f"{shown.source.path}{aux}"
 
 
-def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None) -> dict[str, Any]:
+def _sample(
+    index: int, shown: CatalogSource, reader: RecordReader, source_reader: SourceReader | None
+) -> dict[str, Any]:
     """A sample as plain data: its key, its stored parts (of a join, those of each member), and what they become."""
     place = {"path": shown.path, "split_part": split_part_of(shown.records), "index": index}
     try:
@@ -159,7 +161,7 @@ def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Load
         ]
     else:
         sample["parts"] = _parts(raw)
-    made = None if shown.source is None or loader is None else _made(index, shown.source, loader)
+    made = None if shown.source is None or source_reader is None else _made(index, shown.source, source_reader)
     return {**sample, "made": made}
 
 
@@ -167,10 +169,10 @@ def _parts(raw: RawSample) -> dict[str, Any]:
     return {part: {"num_bytes": len(bytes_of(data)), **part_facts(part, data)} for part, data in raw.parts.items()}
 
 
-def _made(index: int, source: Source, loader: Loader) -> dict[str, Any]:
+def _made(index: int, source: Source, source_reader: SourceReader) -> dict[str, Any]:
     """The sample made from the parts."""
     try:
-        sample = loader.build(loader.read(index), index)
+        sample = source_reader.build(source_reader.read(index), index)
     except BridgeDataError as error:
         return {"error": str(error)}
     made = {"class": type(sample).__name__, "subflavors": dict(source.subflavors), "is_crude": False}

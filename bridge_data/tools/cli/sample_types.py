@@ -15,7 +15,7 @@ import click
 from bridge_data import storage
 from bridge_data.data.index_file import Part
 from bridge_data.data.plain_data import parse_json
-from bridge_data.data.shard_table import first_samples
+from bridge_data.data.span_shard import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess, parse_access

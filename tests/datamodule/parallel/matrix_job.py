@@ -20,7 +20,6 @@ from torch import Tensor
 
 from bridge_data import Batch, DefaultTaskEncoder, TextSample, edataclass
 from bridge_data.datamodule.parallel import slice_for_context_parallel, virtual_iterators
-from bridge_data.datamodule.rank_loader import IdleDataloader
 from bridge_data.samples import map_tensors
 from bridge_data.storage import content
 from tests.datamodule.jobs import as_rank
@@ -100,10 +99,10 @@ def run(data: str, share: str, groups: Any, counter: ReadCounter) -> dict[str, A
     )
     loader = module.train_dataloader()
     seen: dict[str, Any] = {"place": [groups.dp.rank(), groups.pp.rank(), groups.cp.rank(), groups.tp.rank()]}
-    if isinstance(loader, IdleDataloader):
+    if loader.dataloader.is_idle:
         for _ in range(3):
             dist.barrier()
-        assert isinstance(module.val_dataloader(), IdleDataloader)
+        assert loader.save_state() == {} and module.val_dataloader().dataloader.is_idle
         dist.barrier()
         return seen | {"idle": True, "bytes": counter.num_bytes}
     counter.num_bytes, begin = 0, time.perf_counter()

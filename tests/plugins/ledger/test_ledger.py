@@ -7,12 +7,12 @@ import logging
 import random
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
-from bridge_data.order import SampleRef
 from bridge_data.order.extras import LaneExtras, begun, resharded_extras
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
@@ -78,7 +78,7 @@ def counted(before: LoaderState, batches: dict[int, list[Reference]]) -> LoaderS
     for index, batch in sorted(batches.items()):
         number = index % after.num_lanes
         lane = LaneExtras([Ledger(SOURCES)], number, after)
-        lane.note(index, [SampleRef(*sample) for sample in batch])
+        lane.note(index, np.array(batch, dtype=np.int64).reshape(-1, 4))
         own = {"draws": 9, "cursors": {}, "micro_batches": index // after.num_lanes + 1, "extras": lane.save()}
         after = dataclasses.replace(after, lanes=after.lanes | {number: own}, micro_batch_index=index + 1)
     return LoaderState.from_dict(json.loads(json.dumps(after.to_dict())))
@@ -106,9 +106,10 @@ def test_what_was_before_a_reshard_is_counted_once() -> None:
     assert sums_of(state([2, 2], **resharded_extras(after, [Ledger(SOURCES)]))) == sums_of(before)
 
 
-def test_a_run_that_asks_for_no_ledger_drops_that_of_a_state() -> None:
+def test_a_run_that_asks_for_no_ledger_drops_that_of_a_state_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     before = counted(state([0, 0]), {0: [(0, 0, 5, 0)]})
     assert begun(before, []) == state([1, 0])
+    assert "extras.ledger" in caplog.text and "ledger_path" in caplog.text
 
 
 def test_a_state_with_what_no_plug_in_knows_is_refused() -> None:

@@ -200,7 +200,8 @@ def test_a_second_loader_finds_what_a_first_has_made(
         assert found[:2] == expected[:2]
         for name in ("skipped", "samples", "truncated"):
             assert num_workers or getattr(found[2], name) == getattr(expected[2], name)
-    assert again[2].memo_hits and again[2].memo_bytes and (num_workers or not again[2].memo_misses)
+    assert again[2].others["memo_hits"] and again[2].others["memo_bytes"]
+    assert num_workers or not again[2].others["memo_misses"]
 
 
 @pytest.mark.parametrize("in_blocks", [True, False])
@@ -227,7 +228,7 @@ def test_data_in_a_store_are_fetched_for_what_is_not_kept(
             assert object_store._known.ahead.num_held_bytes == 0
         num_before = num_reads()
         found, _, metrics = read(f"{bucket.url}/texts", memo, **options)
-        assert (found, num_reads() - num_before, metrics.memo_misses) == (expected, 0, 0)
+        assert (found, num_reads() - num_before, metrics.others["memo_misses"]) == (expected, 0, 0)
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.processes)])
@@ -435,8 +436,8 @@ def test_one_of_256_samples_is_made_again_later_and_none_that_is_the_same_is_an_
         monkeypatch.setattr(memo_module.LaneMemo, "_is_checked", IS_CHECKED)
         count_of(calls)
         found, _, metrics = read(data, memo, 60, **of(encoder, calls))
-        assert found == expected and metrics.memo_hits and not metrics.memo_misses
-        assert metrics.memo_hits / 5 < count_of(calls) < metrics.memo_hits
+        assert found == expected and metrics.others["memo_hits"] and not metrics.others["memo_misses"]
+        assert metrics.others["memo_hits"] / 5 < count_of(calls) < metrics.others["memo_hits"]
 
 
 @pytest.mark.parametrize("encoder", [Failing, Numbered])
@@ -576,4 +577,4 @@ def test_settings_may_be_a_mapping_and_data_in_memory_are_not_kept(calls: Path, 
     for _ in range(2):
         with get_savable_loader(train_dataset(items), memo=given) as loader:
             next(iter(loader))
-            assert loader.metrics().memo_hits == 0
+            assert loader.metrics().others["memo_hits"] == 0

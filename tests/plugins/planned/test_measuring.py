@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, get_savable_loader, stateless
+from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SavableDataLoader, get_savable_loader, stateless
 from bridge_data.errors import DatasetError, FatalSampleError
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.planned.costs import CostTable, open_costs
 from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
+from bridge_data.plugins.planned.sample_costs import CostCheck
 from bridge_data.prepare.executors import LocalProcesses
 from bridge_data.run_options import DatasetOptions
 from bridge_data.tools.planning import Planner
@@ -224,6 +225,26 @@ def test_costs_that_are_not_those_of_the_encoder_any_more_stop_runs_and_measurin
     run_of(train_dataset(folder, task_encoder=encoder, repeat=False, **planned))
     measured(folder, rescan=True)
     assert run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **planned))[0] == expected
+
+
+@pytest.mark.parametrize(("num_lanes", "asked"), [(1, None), (32, None), (None, 2)])
+def test_the_costs_of_16_samples_are_checked_whatever_lanes_a_state_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lanes: int | None, asked: int | None
+) -> None:
+    """At least one a lane."""
+    folder = write_texts(tmp_path / "texts", 200)
+    measured(folder)
+
+    def loader_of(num_lanes: int | None) -> SavableDataLoader:
+        return get_savable_loader(train_dataset(folder, num_lanes=num_lanes, task_encoder=Texts(), **RUNS["planned"]))
+
+    state, checked = loader_of(num_lanes).save_state_rank(), []
+    monkeypatch.setattr(CostCheck, "__call__", lambda self, ref, cache: checked.append(ref))
+    loader = loader_of(asked)
+    loader.restore_state_rank(state)
+    for _ in zip(range(96), loader, strict=False):
+        pass
+    assert len(checked) == (32 if num_lanes == 32 else 16)
 
 
 def test_a_version_keeps_costs_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data import ConfigError, FatalSampleError, StateError, merge_states
+from bridge_data import (
+    ConfigError,
+    FatalSampleError,
+    LaneDataset,
+    StateError,
+    get_savable_loader,
+    merge_states,
+)
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.energon import BatchDataset, FilterDataset, MapDataset, RepeatDataset
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from bridge_data.plugins.ledger.ledger import Ledger
 from bridge_data.plugins.planned.planned import StepAssignment
 from bridge_data.plugins.planned.planned_sources import with_assignment
 from bridge_data.tools.oracle import RunOrder
@@ -46,6 +55,36 @@ def test_packs_are_the_same_on_any_ranks_lanes_and_workers(
     assert job.batches(72) == Job(1, functools.partial(planned, texts[0])).batches(72)
     for loader in job.loaders:
         loader.close()
+
+
+def test_planned_packs_go_on_inside_wrappers_or_are_refused(texts: Any) -> None:
+    """Batches of another encoder need the costs of that."""
+    inner = planned(texts[0], batch_size=None)
+    packs = [*itertools.islice(get_savable_loader(inner), 50)]
+    mapped = MapDataset(FilterDataset(inner, filter_fn=lambda pack: True), lambda pack: pack)
+    assert [*itertools.islice(get_savable_loader(mapped), 50)] == packs
+    with pytest.raises(ConfigError, match="not measured"):
+        BatchDataset(inner, 2, list)
+
+
+def test_a_repetition_of_planned_packs_is_restored_before_its_first_batch(texts: Any) -> None:
+    """Lanes that have not started have no position, but the ledger of the repetitions before."""
+
+    def make(**settings: Any) -> LaneDataset:
+        made = RepeatDataset(planned(texts[0], repeat=False, **settings), repeats=3)
+        return made.changed(extras=(Ledger(made.source_names),))
+
+    job = Job(1, make)
+    batches, states = [], []
+    for batch in job.rest():
+        batches.append(batch)
+        states.extend(job.states())
+    first = next(state for state in states if state.get("repetition") == 1)
+    number = states.index(first)
+    assert any("draws" not in lane for lane in first["lanes"].values())
+    assert [*Job(1, make, first).rest()] == batches[number + 1 :]
+    rest = [*Job(3, make, first).rest()]
+    assert sorted(map(str, rest)) == sorted(map(str, batches[number + 1 :]))
 
 
 def test_a_window_of_4096_samples_fills_packs(tmp_path: Path) -> None:

@@ -56,11 +56,15 @@ class TestWithoutRay:
         with pytest.raises(WorkerError, match="pip install"):
             get_loader(Streams(config(2)), workers=RayWorkers(required=True))
 
-    @pytest.mark.parametrize("wrong", ["slurm", 3, {"adress": "x"}, {"num_cpus": 0}, {"resources": {"a": "b"}}])
-    def test_wrong_options_are_refused(self, wrong: Any) -> None:
-        with pytest.raises(ConfigError):
-            LoaderConfig(workers=wrong)
-        assert LoaderConfig(workers={"num_cpus": 2}) == LoaderConfig(workers=RayWorkers(num_cpus=2))  # type: ignore[arg-type]
+    @pytest.mark.parametrize("wrong", [{"adress": "x"}, {"num_cpus": 0}, {"resources": {"a": "b"}}])
+    def test_wrong_options_are_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            LoaderConfig(workers={"pool": "ray", **wrong})
+        right = LoaderConfig(workers={"pool": "ray", "num_cpus": 2})
+        assert (
+            right == LoaderConfig(workers=RayWorkers(num_cpus=2))
+            and LoaderConfig(workers="ray").workers == RayWorkers()
+        )
 
 
 class Nodes:

@@ -21,7 +21,7 @@ from bridge_data import (
     get_val_dataset,
     merge_states,
 )
-from bridge_data.data.sample_lookup import find_sample
+from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples

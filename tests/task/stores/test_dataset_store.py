@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bridge_data.data.media_metadata import ImageMetadata
 from bridge_data.decode import SampleDecoder
+from bridge_data.decode.media_metadata import ImageMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.auxiliary import AuxReference
-from bridge_data.plugins.joins.joined_loader import Join
+from bridge_data.plugins.joins.joined_reader import Join
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary

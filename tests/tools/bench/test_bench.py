@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
-from bridge_data.data.prepared import ShardSet
+from bridge_data.data.shard_set import ShardSet
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.task import STAGES

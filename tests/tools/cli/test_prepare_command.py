@@ -8,7 +8,7 @@ import yaml
 from click.testing import Result
 
 from bridge_data.data import PreparedDataset, open_shards
-from bridge_data.data.media_metadata import ImageMetadata, MediaIndex
+from bridge_data.decode.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.tools.cli import terminal
 from tests.data.tars import write_tar
 from tests.tools.cli.conftest import Run

@@ -1,35 +1,135 @@
-"""The columns of a prepared data set: what its indexes and stored fields say of samples."""
+"""The columns of the samples of a data set, known without reading the samples.
+
+Reads records. Returns columns by path (`("jpg", "width")`), with Arrow types, and the values of wanted columns, in
+batches of rows, each with the number of its sample. Only wanted columns are read, front to back, and only once; memory
+does not depend on the number of samples. Raises a `ConfigError` for data that have none, and a `DatasetError` for what
+is damaged, or older than the samples.
+
+Of a prepared data set, these are what its indexes and stored fields say of samples. Tables register their own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data import Records, ShardSet, Subset
 from bridge_data.data.index_file import IndexPage
+from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import INDEX_SQLITE, META_FOLDER
-from bridge_data.data.prepared import ShardSet
-from bridge_data.data.sample_columns import (
-    BYTES,
-    KEY,
-    ROWS_AT_ONCE,
-    ColumnPath,
-    ColumnValues,
-    KeyedTable,
-    SampleColumns,
-    arrow_package,
-    arrow_texts,
-    columns_of,
-)
-from bridge_data.data.stored_columns import COLUMNS_PARQUET, StoredColumns, arrow_type, column_path
+from bridge_data.data.sample_keys import keys_of
 from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.prepare.stored_columns import (
+    COLUMNS_PARQUET,
+    ColumnPath,
+    StoredColumns,
+    arrow_package,
+    arrow_type,
+    column_path,
+)
 
 if TYPE_CHECKING:
-    from bridge_data.data.read_only_database import ReadOnlyDatabase
+    from bridge_data.data.key_index import ReadOnlyDatabase
+
+ROWS_AT_ONCE = 1 << 14
+
+KEY, SHARD, INDEX, BYTES = ("key",), ("shard",), ("index",), ("bytes",)
+FULL_KEY = ("__key__",)
+"""The key as batches have it: `SHARD/KEY`, or the key alone."""
+
+ColumnValues: TypeAlias = dict[ColumnPath, Any]
+"""Arrow arrays by column."""
+
+ColumnBatch: TypeAlias = tuple[Any, ColumnValues]
+"""The numbers of samples, an array of NumPy, and their values."""
+
+
+class KeyedTable(NamedTuple):
+    """Rows for parts of samples by their key (`000017.jpg`), such as media metadata: `batches` yields the key and the
+    values of the columns `paths` of each row."""
+
+    paths: Sequence[ColumnPath]
+    batches: Callable[[], Iterator[Any]]
+
+
+class SampleColumns:
+    """The columns of `records`; as they are here: key, shard and number of each sample.
+
+    The user's columns are joined by the columns `key` and `shard`, which have other names if the data have their own
+    columns of these names.
+    """
+
+    key: ColumnPath = KEY
+    shard: ColumnPath = SHARD
+    has_shard_in_full_key: bool = True
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def types(self) -> dict[ColumnPath, Any]:
+        """The Arrow types of all columns."""
+        arrow = arrow_package()
+        return {KEY: arrow.string(), SHARD: arrow.string(), INDEX: arrow.int64()}
+
+    def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
+        """The values of the columns `wanted`, or more, of all samples."""
+        import numpy as np
+
+        first = 0
+        for name, count in self._records.shards:
+            for start in range(first, first + count, ROWS_AT_ONCE):
+                samples = range(start, min(start + ROWS_AT_ONCE, first + count))
+                yield np.arange(samples.start, samples.stop), self._of_shard(name, samples, set(wanted))
+            first += count
+
+    def _of_shard(self, name: str, samples: range, wanted: set[ColumnPath]) -> ColumnValues:
+        arrow, has_full_key = arrow_package(), FULL_KEY in wanted
+        asked = wanted - {FULL_KEY} | ({self.key} if has_full_key else set())
+        values, shard = self.values(samples, asked), arrow_texts([name])[0]
+        for path in asked - values.keys():
+            if path == INDEX:
+                values[path] = arrow.array(samples)
+            elif path in (SHARD, self.shard):
+                values[path] = arrow.repeat(shard, len(samples))
+            else:
+                values[path] = arrow_texts([*keys_of(self._records, samples)])
+        if has_full_key:
+            join = arrow_package("pyarrow.compute").binary_join_element_wise
+            values[FULL_KEY] = join(shard, values[self.key], "/") if self.has_shard_in_full_key else values[self.key]
+        return values
+
+    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
+        """The values of those columns `wanted` that only these records have, of samples of one shard."""
+        return {}
+
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        """Those of the columns `wanted` that are in no batches but in tables of their own, by part."""
+        return {}
+
+    def identity(self) -> list[Any]:
+        """Data that differ if the values do, in addition to the identity of the records."""
+        return []
+
+    def fix_text(self) -> str:
+        """How to have more columns."""
+        return "a column of your own comes from a Parquet file: `columns: scores.parquet`"
+
+
+@functools.singledispatch
+def columns_of(records: Records) -> SampleColumns:
+    """The columns of `records`.
+
+    Raises:
+        ConfigError: if they have none.
+    """
+    raise ConfigError(
+        f"{records.root}: where: is for prepared data sets, JSONL files, Parquet files and data sets of Hugging Face"
+    )
 
 
 class ShardColumns(SampleColumns):
@@ -58,8 +158,8 @@ class ShardColumns(SampleColumns):
     @functools.cached_property
     def _database(self) -> ReadOnlyDatabase | None:
         """The database, if it has media metadata."""
-        from bridge_data.data.media_metadata import MEDIA_TABLE  # here: slow, and not needed for a prepared choice
-        from bridge_data.data.read_only_database import ReadOnlyDatabase
+        from bridge_data.data.key_index import ReadOnlyDatabase
+        from bridge_data.decode.media_metadata import MEDIA_TABLE  # here: slow, and not needed for a prepared choice
 
         file = storage.local_copy(self._shards.root / META_FOLDER / INDEX_SQLITE)
         database = None if file is None else ReadOnlyDatabase(file, f"prepare {self._shards.root} again")
@@ -96,7 +196,7 @@ class ShardColumns(SampleColumns):
 
     def _media_rows(self, part: str, fields: Sequence[str]) -> Iterator[Any]:
         """The media metadata of all parts with one name, as Arrow batches."""
-        from bridge_data.data.media_metadata import MEDIA_TABLE
+        from bridge_data.decode.media_metadata import MEDIA_TABLE
 
         arrow, types = arrow_package(), _media_types()
         assert self._database is not None
@@ -177,7 +277,7 @@ def _sizes(page: IndexPage, names: Sequence[str], path: ColumnPath) -> Any:
 
 def _media_types() -> dict[str, Any]:
     """The Arrow types of the fields of media metadata."""
-    from bridge_data.data.media_metadata import AVMetadata, ImageMetadata
+    from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata
 
     arrow = arrow_package()
     kinds = {"int": arrow.int64(), "float": arrow.float64(), "str": arrow.string()}
@@ -185,6 +285,66 @@ def _media_types() -> dict[str, Any]:
     return {field.name: kinds[str(getattr(field.type, "__name__", field.type)).split(" ")[0]] for field in fields}
 
 
-@columns_of.register
-def _columns(records: ShardSet) -> SampleColumns:
-    return ShardColumns(records)
+class _LineColumns(SampleColumns):
+    """The columns of a JSONL file, whose index says where each line starts."""
+
+    has_shard_in_full_key = False
+
+    def types(self) -> dict[ColumnPath, Any]:
+        return super().types() | {BYTES: arrow_package().int64()}
+
+    def identity(self) -> list[Any]:
+        return [*storage.version(self._records.root)]
+
+    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
+        if BYTES not in wanted:
+            return {}
+        reader = self._records.reader()
+        ranges = (reader.byte_ranges(range(index, index + 1)) for index in samples)
+        # Each includes the byte before the line, except for the first line.
+        return {BYTES: arrow_package().array([num_bytes - bool(start) for ((_, start, num_bytes),) in ranges])}
+
+
+class _RangeColumns(SampleColumns):
+    """The columns of the data set that `subset` is of, with numbers of its own."""
+
+    def __init__(self, subset: Subset) -> None:
+        super().__init__(subset)
+        self._of_all = columns = columns_of(subset.records)
+        self._start, self._end = subset.start, subset.end
+        self.key, self.shard = columns.key, columns.shard
+        self.has_shard_in_full_key = columns.has_shard_in_full_key
+
+    def types(self) -> dict[ColumnPath, Any]:
+        return self._of_all.types()
+
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        return self._of_all.keyed(wanted)
+
+    def identity(self) -> list[Any]:
+        return self._of_all.identity()
+
+    def fix_text(self) -> str:
+        return self._of_all.fix_text()
+
+    def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
+        arrow = arrow_package()
+        for indices, values in self._of_all.batches([path for path in wanted if path != INDEX]):
+            kept = (indices >= self._start) & (indices < self._end)
+            numbers = indices[kept] - self._start
+            found = {path: array.filter(arrow.array(kept)) for path, array in values.items()}
+            if INDEX in wanted:
+                found[INDEX] = arrow.array(numbers)
+            yield numbers, found
+
+
+for _kind, _columns in ((ShardSet, ShardColumns), (JsonlLines, _LineColumns), (Subset, _RangeColumns)):
+    columns_of.register(_kind, _columns)
+
+
+def arrow_texts(names: Sequence[str]) -> Any:
+    """Names as Arrow; bytes that are not UTF-8 are written with backslashes."""
+    try:
+        return arrow_package().array(names, arrow_package().string())
+    except UnicodeEncodeError:
+        return arrow_package().array([name.encode(errors="backslashreplace").decode() for name in names])

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from bridge_data.data.media_kinds import kind_of_name, known_by_content
+from bridge_data.decode.media_kinds import kind_of_name, known_by_content
 from bridge_data.errors import SampleError
 
 VisualKind: TypeAlias = Literal["image", "video"]

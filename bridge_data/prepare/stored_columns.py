@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import zlib
@@ -23,9 +24,11 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.data.sample_columns import ColumnPath, arrow_package
-from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.storage import Location
+
+ColumnPath: TypeAlias = tuple[str, ...]
+"""The names on the path to a column: `jpg.width` is `("jpg", "width")`."""
 
 COLUMNS_PARQUET = "columns.parquet"
 
@@ -40,6 +43,18 @@ ValueTypes: TypeAlias = list[tuple[str, str, int]]
 
 _METADATA = b"bridge_data"
 _NO_CHECKSUM = b"0" * 8
+
+
+def arrow_package(name: str = "pyarrow") -> Any:
+    """The package, or another one of the extra `where`.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f'the package {error.name} is missing: pip install "bridge-data[where]"') from error
 
 
 class ParquetColumns:

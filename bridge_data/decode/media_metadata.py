@@ -16,9 +16,9 @@ from os import PathLike
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
+from bridge_data.data.key_index import ReadOnlyDatabase
 from bridge_data.data.metadata import INDEX_SQLITE, META_FOLDER
 from bridge_data.data.plain_data import parse_json
-from bridge_data.data.read_only_database import ReadOnlyDatabase
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.samples import edataclass
 from bridge_data.storage import Location

@@ -13,10 +13,11 @@ from unittest import mock
 
 import pytest
 
-from bridge_data.data import PreparedDataset, ShardSet, cached_index
-from bridge_data.data.cached_index import find_raw_tars, open_raw_tars
-from bridge_data.data.tar_scan import scan_tar
+from bridge_data.data import PreparedDataset, ShardSet
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.unindexed import raw_tars
+from bridge_data.plugins.unindexed.raw_tars import find_raw_tars, open_raw_tars
+from bridge_data.prepare.tar_scan import scan_tar
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import keys_of, prepare_by_ratio, write_shards, write_tar
@@ -47,7 +48,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return scan_tar(root, name)
 
-    monkeypatch.setattr(cached_index, "scan_tar", scan)
+    monkeypatch.setattr(raw_tars, "scan_tar", scan)
     return names
 
 
@@ -146,7 +147,7 @@ def test_what_is_wrong_with_the_cache_is_an_error_with_the_way_out(data: Path, m
     opened(data)
     (held,) = (data.parent / "cache").rglob("*.lock")
     write_tar(data / "data-000004.tar", {"new.txt": b"a text"})
-    monkeypatch.setattr(cached_index, "WAIT_S", 0.0)
+    monkeypatch.setattr(raw_tars, "WAIT_S", 0.0)
     with locked(str(held)), pytest.raises(DatasetError, match="another process has been indexing it"):
         opened(data)
     monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
@@ -181,7 +182,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_nothing(data: Path, monke
         return scan_tar(root, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cached_index, "scan_tar", scan)
+        patch.setattr(raw_tars, "scan_tar", scan)
         process = FORK.Process(target=opened, args=(data,))
         process.start()
         process.join()

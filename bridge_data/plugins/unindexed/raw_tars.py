@@ -1,23 +1,15 @@
-"""Indexes of tars without one of ours, made when they are first opened on a machine.
+"""Tars that nobody prepared, as a format: indexed when they are first opened on a machine.
 
 Reads the path of tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`.
 Returns a `ShardSet` of all samples, in the order of `bridge-data prepare` with everything in `train`, so a run can
 resume after the tars are prepared. The index is in the user's cache; nothing is written next to the tars. It records
 sizes and times of change: a tar that has changed is scanned again. Raises `DatasetError` that names all damaged tars.
 
-Reads the `index.sqlite` of a data set that Energon prepared. Returns our index of it, written next to the data, or if
-that is not writable, to the cache; or None, and samples are found by their headers, unless it agrees with `.info.json`
-and every `.tar.idx`. The headers of a shard that changed after the database was written are compared at every read. The
-order of samples does not depend on whether there is an index, so ranks need not agree on it. It never takes long: for a
-large data set, run `bridge-data prepare --tar-index-only`.
-
 One process makes an index, and others wait for it.
 """
 
-import collections
 import contextlib
 import glob
-import itertools
 import json
 import logging
 import os
@@ -28,44 +20,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge_data import storage
-from bridge_data.data.index_file import UNKNOWN, BridgeIndex, BridgeIndexWriter, Segment, build_segment
-from bridge_data.data.metadata import (
-    BRIDGE_INDEX,
-    INDEX_SQLITE,
-    META_FOLDER,
-    expand_path,
-    is_unfinished,
-    tar_index_path,
-)
+from bridge_data.data import ShardSet
+from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment
+from bridge_data.data.metadata import META_FOLDER, expand_path, is_unfinished
 from bridge_data.data.paged_file import DamagedIndexError
-from bridge_data.data.prepared import ShardSet
-from bridge_data.data.read_only_database import ReadOnlyDatabase
-from bridge_data.data.shard_table import read_offsets
-from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
-from bridge_data.data.tar_scan import ScanNotes, raise_faults, scan_tar
+from bridge_data.data.tar_files import GZIP_SUFFIXES
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.declared import Reference
+from bridge_data.plan.formats import WHOLE, Format, Opening
+from bridge_data.plan.source import Source
+from bridge_data.prepare.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
 from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 
-TRAIN = "train"
-"""The only split part of such tars."""
-
-MAX_SAMPLES = 1_000_000
-"""Maximum samples of a data set of Energon's whose index is made on opening, which takes a few seconds."""
-
 WAIT_S = 3600.0
-"""How long a process waits for another that makes the index of tars, without which they are not read."""
-
-WAIT_FOR_ENERGON_S = 30.0
-"""The same for a data set of Energon's, which can be read without."""
+"""How long a process waits for another that makes the index of tars."""
 
 _POLL_S = 0.1
-_SAMPLES = "SELECT sample_index, sample_key, byte_offset, byte_size FROM samples WHERE tar_file_id = ? ORDER BY 1"
-_PARTS = (
-    "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
-    "ORDER BY 1, 3"
-)
 _TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
 _WILDCARD = re.compile(r"[*?]")
 _SPECIAL = re.compile(r"[*?{]")
@@ -101,14 +73,14 @@ def find_raw_tars(path: str, limits: Limits = DEFAULT_LIMITS) -> RawTars | None:
     if os.path.isdir(path):
         names = _names_below(path)
         return RawTars(path, Path(path), names) if names else None
-    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or is_tar_pattern(path)):
+    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or _is_pattern(path)):
         return None
     files = [path] if os.path.isfile(path) else _expanded(path, limits)
     folder = os.path.dirname(path if os.path.isfile(path) else _SPECIAL.split(path)[0])
     return RawTars(path, Path(folder), [os.path.relpath(file, folder) for file in files])
 
 
-def is_tar_pattern(path: str) -> bool:
+def _is_pattern(path: str) -> bool:
     """Whether `path` names tars by braces, `*` or `?`."""
     return path.endswith(_TAR_SUFFIXES) and _SPECIAL.search(path) is not None
 
@@ -156,11 +128,11 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
         ConfigError: for another part, tars that are not there, or compressed ones.
         DatasetError: naming all damaged tars, or if the index cannot be made.
     """
-    if split_part != TRAIN:
+    if split_part != WHOLE:
         raise ConfigError(
-            f"{tars.path}: has no {META_FOLDER}, so all of its samples are in split part {TRAIN!r}, and there is no "
+            f"{tars.path}: has no {META_FOLDER}, so all of its samples are in split part {WHOLE!r}, and there is no "
             f"{split_part!r}: run {tars.fix_command}, which divides the tars, or name others in a metadataset, with "
-            f"split_part: {TRAIN}"
+            f"split_part: {WHOLE}"
         )
     compressed = next((name for name in tars.names if name.endswith(GZIP_SUFFIXES)), None)
     if compressed is not None:
@@ -188,8 +160,8 @@ def _versions(tars: RawTars) -> Versions:
 def _index_of(tars: RawTars) -> BridgeIndex:
     """The up-to-date index of the tars, created if there is none."""
     versions = _versions(tars)
-    folder, known_as = cache_folder() / "indexes", f"raw-{_digest(tars.path)}"
-    path = folder / f"{known_as}-{_digest([*versions.items()])}.bridge"
+    folder, known_as = cache_folder() / "indexes", f"raw-{digest(tars.path)}"
+    path = folder / f"{known_as}-{digest([*versions.items()])}.bridge"
     index = BridgeIndex.open(path)
     if index is not None:
         return index
@@ -201,7 +173,7 @@ def _index_of(tars: RawTars) -> BridgeIndex:
             f"{CACHE_VARIABLE}, or run {tars.fix_command}"
         ) from error
     try:
-        with _alone(folder / f"{known_as}.lock", WAIT_S) as is_alone:
+        with alone(folder / f"{known_as}.lock", WAIT_S) as is_alone:
             index = BridgeIndex.open(path)
             if index is None:
                 for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # from a killed process
@@ -218,7 +190,7 @@ def _index_of(tars: RawTars) -> BridgeIndex:
     return index
 
 
-def _digest(content: object) -> str:
+def digest(content: object) -> str:
     import hashlib  # here: slow, and most data have an index
 
     return hashlib.blake2b(json.dumps(content).encode(errors="surrogateescape"), digest_size=16).hexdigest()
@@ -231,7 +203,7 @@ def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, wait_s: float, folder: Path | None = None) -> Iterator[bool]:
+def alone(path: Path, wait_s: float, folder: Path | None = None) -> Iterator[bool]:
     """Hold the lock under which an index is made: that of `folder`, which `prepare` takes, too, or if there is none, or
     its file system has no locks, that of the file `path`; False if there is no lock at all.
 
@@ -328,102 +300,23 @@ def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> 
     return scan.segment, scan.head
 
 
-class _Unusable(Exception):
-    """Why no index can be made of the database."""
+class UnpreparedTars(Format):
+    """A folder of tars, a tar or a pattern of tars, on a disk, that nobody has prepared."""
 
+    name = "tars"
 
-def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
-    """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
-    long. Only for a data set without one: an unusable index is left to `prepare`, and `lint` reports it."""
-    meta = root / META_FOLDER
-    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
-        return None
-    cached = cache_folder() / "indexes" / f"{_digest([str(root.absolute()), uuid])}.bridge"
+    def matches(self, path: str) -> bool:
+        if storage.is_remote(path):
+            return False
+        return find_raw_tars(path) is not None if os.path.isdir(path) else _is_pattern(path) or os.path.isfile(path)
 
-    def known() -> BridgeIndex | None:
-        for path in (meta / BRIDGE_INDEX, cached):
-            index = BridgeIndex.open(path)
-            if index is not None and index.describes(shard_counts, uuid):
-                return index
-        return None
+    def describe(self, path: str) -> str:
+        tars = find_raw_tars(path)
+        assert tars is not None
+        return f"holds tars without {META_FOLDER}: run {tars.fix_command}"
 
-    index = known()
-    if index is not None:
-        return index
-    num_samples = sum(shard_counts.values())
-    if num_samples > MAX_SAMPLES:
-        fix_command = bridge_command("prepare", root, "--tar-index-only")
-        logger.warning(
-            "%s: was prepared by Energon, and has no index of ours: its samples are found by their headers, which "
-            "takes longer. With %s samples the index is not made on opening: run `%s` once",
-            root,
-            f"{num_samples:,}",
-            fix_command,
-        )
-        return None
-    try:
-        with _alone(cached.with_suffix(".lock"), WAIT_FOR_ENERGON_S, root):
-            index = known()
-            if index is None:
-                _make_of_energon(root, shard_counts, uuid, cached)
-                index = known()
-    except (OSError, DatasetError, _Unusable) as error:
-        logger.warning("%s: no index can be made of %s, so samples are found by their headers: %s", root, meta, error)
-    return index
-
-
-def _make_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, cached: Path) -> None:
-    """Write the index next to the data, or if that fails to the path `cached`."""
-    started = time.monotonic()
-    path = root / META_FOLDER / BRIDGE_INDEX
-    try:
-        _write_of_energon(root, shard_counts, uuid, path)
-    except OSError:
-        path = cached
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_of_energon(root, shard_counts, uuid, path)
-    seconds = time.monotonic() - started
-    logger.info("%s: was prepared by Energon; our index was made of it in %.1f s: %s", root, seconds, path)
-
-
-def _write_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, path: Path) -> None:
-    database = ReadOnlyDatabase(root / META_FOLDER / INDEX_SQLITE, "prepare it again")
-    if not database.has_table("sample_parts"):
-        raise _Unusable(f"{database.file} is of an older version of Energon, and knows no parts")
-    written_ns = database.file.stat().st_mtime_ns
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        index = BridgeIndexWriter(file)
-        for number, (name, count) in enumerate(shard_counts.items()):
-            segment = _segment(database, number, root / name, count)
-            status = (root / name).stat()
-            # A later change may be a copy or other content: if the time differs, headers are compared.
-            mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
-            index.add(name, status.st_size, mtime_ns, segment, UNKNOWN)  # no shard is read
-        index.finish(uuid)
-
-
-def _segment(database: ReadOnlyDatabase, number: int, shard: Path, count: int) -> bytes:
-    """The segment of shard number `number`, of `count` samples, if database and `.tar.idx` agree."""
-    samples, parts = database.rows(_SAMPLES, number), database.rows(_PARTS, number)
-    positions, keys, starts, sizes = zip(*samples, strict=True) if samples else ((), (), (), ())
-    owners, names, offsets, lengths = zip(*parts, strict=True) if parts else ((), (), (), ())
-    offsets_there = read_offsets(shard, count)
-    is_sound = (
-        positions == tuple(range(count))
-        and {type(key) for key in (*keys, *names)} <= {str}
-        and {type(one) for column in (starts, sizes, owners, offsets, lengths) for one in column} <= {int}
-        and min((*sizes, *offsets, *lengths), default=0) >= 0
-        and list(starts) == offsets_there[:-1].tolist()
-        and (not count or starts[-1] + sizes[-1] == offsets_there[-1])
-        and set(owners) == set(positions)
-    )
-    if is_sound:
-        counts = collections.Counter(owners)
-        ends = list(itertools.accumulate(counts[position] for position in positions))
-        is_sound = all(
-            offsets_there[owner] < offset and offset + length <= offsets_there[owner + 1]
-            for owner, offset, length in zip(owners, offsets, lengths, strict=True)
-        )
-    if not is_sound:
-        raise _Unusable(f"{database.file} and {tar_index_path(shard)} do not agree")
-    return build_segment(keys, offsets_there, ends, list(zip(names, offsets, lengths, strict=True)))
+    def open(self, reference: Reference, opening: Opening) -> Source:
+        path, part, cache = reference.path, reference.scope.split_part, reference.scope.cache
+        tars = find_raw_tars(path, cache.limits)
+        assert tars is not None
+        return self.source(reference, cache.get(("tars", path, part), lambda: open_raw_tars(tars, part)))

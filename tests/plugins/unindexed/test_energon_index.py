@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from bridge_data import WorkerConfig, get_train_dataset
-from bridge_data.data import PreparedDataset, ShardReader, cached_index
+from bridge_data.data import PreparedDataset, ShardReader
 from bridge_data.data.index_file import UNKNOWN, BridgeIndex
 from bridge_data.plan import load_plan
+from bridge_data.plugins.unindexed import energon_index
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import prepare_by_ratio, text_of, write_shards, write_tar
 
@@ -36,7 +37,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(folder: Path) -> PreparedDataset:
-    return PreparedDataset.open(folder, make_index=cached_index.index_of_energon)
+    return PreparedDataset.open(folder, make_index=energon_index.index_of_energon)
 
 
 def texts(dataset: PreparedDataset) -> list[bytes]:
@@ -76,14 +77,14 @@ def test_a_data_set_for_training_makes_it_and_a_look_at_the_data_does_not(data: 
 def test_where_the_data_cannot_be_written_it_is_in_the_cache(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replacing = cached_index.replacing
+    replacing = energon_index.replacing
 
     def only_elsewhere(path: Path) -> contextlib.AbstractContextManager[Path]:
         if path.is_relative_to(data):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return replacing(path)
 
-    monkeypatch.setattr(cached_index, "replacing", only_elsewhere)
+    monkeypatch.setattr(energon_index, "replacing", only_elsewhere)
     caplog.set_level(logging.INFO, "bridge_data")
     for _ in range(2):
         assert opened(data).index is not None and texts(opened(data)) == [text_of(number) for number in range(30)]
@@ -137,7 +138,7 @@ def test_a_database_that_does_not_agree_gives_none(
 def test_it_is_not_made_of_a_large_data_set(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cached_index, "MAX_SAMPLES", 29)
+    monkeypatch.setattr(energon_index, "MAX_SAMPLES", 29)
     assert opened(data).index is None
     assert f"With 30 samples the index is not made on opening: run `bridge-data prepare {data} --tar-index-only`" in (
         caplog.text
@@ -148,9 +149,9 @@ def test_it_is_not_made_of_a_large_data_set(
 
 @pytest.mark.processes
 def test_one_process_makes_it_and_the_others_wait(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fork, make = multiprocessing.get_context("fork"), cached_index._make_of_energon
+    fork, make = multiprocessing.get_context("fork"), energon_index._make
     told = fork.SimpleQueue()
-    monkeypatch.setattr(cached_index, "_make_of_energon", lambda *given: (told.put("made"), make(*given)))
+    monkeypatch.setattr(energon_index, "_make", lambda *given: (told.put("made"), make(*given)))
     children = [fork.Process(target=lambda: told.put(str(opened(data).index is not None))) for _ in range(4)]
     for child in children:
         child.start()
@@ -168,7 +169,7 @@ def test_an_index_that_is_there_is_left_to_prepare(data: Path) -> None:
 
 
 def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_index, "WAIT_FOR_ENERGON_S", 0.0)
+    monkeypatch.setattr(energon_index, "WAIT_S", 0.0)
     descriptor = os.open(data, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert opened(data).index is None

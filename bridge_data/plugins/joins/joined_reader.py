@@ -6,7 +6,7 @@ from typing import Any
 
 from bridge_data.data import RawSample
 from bridge_data.decode.sample_decoder import SampleDecoder
-from bridge_data.decode.sample_loader import Loader, SampleLoader
+from bridge_data.decode.source_reader import SingleSourceReader, SourceReader
 from bridge_data.errors import FatalSampleError
 from bridge_data.plan.source import Source
 from bridge_data.plugins.joins.joined_records import JoinedRawSample
@@ -23,27 +23,27 @@ class Join:
     names: tuple[str, ...] | None
     joiner: Callable[..., Any]
 
-    def loader(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool) -> Loader:
-        """The loader of the joined samples."""
-        return JoinedLoader(self, source, decoder, bare_keys=bare_keys)
+    def reader(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool) -> SourceReader:
+        """What reads the joined samples."""
+        return JoinedSourceReader(self, source, decoder, bare_keys=bare_keys)
 
     def __str__(self) -> str:
         return f"joined with {', '.join(member.name for member in self.members[1:])}"
 
 
-class JoinedLoader(Loader):
-    """Loads the samples of a join: one sample of each member, combined by the joiner."""
+class JoinedSourceReader(SourceReader):
+    """Reads the samples of a join: one sample of each member, combined by the joiner."""
 
     def __init__(self, join: Join, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
         super().__init__(source)
         self._join = join
-        self._members = [SampleLoader(member, decoder, bare_keys=bare_keys) for member in join.members]
+        self._members = [SingleSourceReader(member, decoder, bare_keys=bare_keys) for member in join.members]
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         assert isinstance(raw, JoinedRawSample)
         samples = [
-            None if member is None else loader.build(member, member.index)
-            for loader, member in zip(self._members, raw.members, strict=True)
+            None if member is None else reader.build(member, member.index)
+            for reader, member in zip(self._members, raw.members, strict=True)
         ]
         try:
             joined = self._joined(samples)

@@ -18,10 +18,10 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.decode import SampleDecoder, SampleLoader, image, open_loader
+from bridge_data.decode import SampleDecoder, SingleSourceReader, image, open_source_reader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
-from bridge_data.plugins.joins.joined_loader import JoinedLoader
+from bridge_data.plugins.joins.joined_reader import JoinedSourceReader
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo
 from bridge_data.tools.lint import LintConfig, lint
@@ -75,8 +75,8 @@ def make(request, tmp_path):
 
 def test_typed_samples_have_their_fields_and_provenance(make):
     source = make(CAPTIONING + "subflavors: {task: caption}\n")
-    loader = pickle.loads(pickle.dumps(SampleLoader(source, SampleDecoder(image_decode="torchrgb8"))))
-    loaded = [loader.load(index) for index in range(source.num_samples)]
+    reader = pickle.loads(pickle.dumps(SingleSourceReader(source, SampleDecoder(image_decode="torchrgb8"))))
+    loaded = [reader.load(index) for index in range(source.num_samples)]
     assert [type(sample) for sample in loaded] == [CaptioningSample] * 5
     assert [sample.__key__ for sample in loaded] == [f"{name}/{key}" for name, keys in SHARDS.items() for key in keys]
     assert [sample.caption for sample in loaded] == [f"picture {number}" for number in range(5)]
@@ -93,7 +93,7 @@ def test_without_a_decoder_fields_and_parts_are_bytes(tmp_path):
     keyed = WHOLE_PARTS.replace("jpg", "txt").replace(": json", ": __key__")
     for number, (text, fields) in enumerate(((CRUDE, ["txt", "broken.json"]), (keyed, ["image", "caption"]))):
         (source,) = load_plan(write_dataset(tmp_path / f"{number}", shards, dataset_yaml=text)).sources
-        sample = SampleLoader(source, None).load(0)
+        sample = SingleSourceReader(source, None).load(0)
         found = [sample[name] if text == CRUDE else getattr(sample, name) for name in fields]
         assert found == [b"a", b"{" if text == CRUDE else "0.tar/a"]
 
@@ -102,7 +102,7 @@ def test_crude_samples_have_all_parts(make):
     parts = sample(4)
     del parts["broken.json"]
     shards = {"0.tar": {"k": parts}}
-    crude = SampleLoader(make(CRUDE + "subflavors: {x: 1}\n", shards), SampleDecoder()).load(0)
+    crude = SingleSourceReader(make(CRUDE + "subflavors: {x: 1}\n", shards), SampleDecoder()).load(0)
     assert type(crude) is CrudeSample
     assert crude["json"]["caption"] == "picture 4"
     assert (crude["jpg"].shape, crude["bin"]) == ((3, 10, 9), b"video")
@@ -114,22 +114,22 @@ def test_crude_samples_have_all_parts(make):
 def test_samples_of_whole_parts_are_ours_alone_unless_a_user_decodes_them(make, fields, are_whole):
     source = make(fields)
     decoders = SampleDecoder(), None, SampleDecoder(handlers={"json": json.loads}), OwnDecoder()
-    found = [SampleLoader(source, decoder).is_ours_alone for decoder in decoders]
+    found = [SingleSourceReader(source, decoder).is_ours_alone for decoder in decoders]
     assert found == [are_whole, are_whole, False, False]
 
 
 def test_a_lack_names_the_sample_what_it_has_and_the_file(make):
     lacking = {"k1": {"jpg": jpeg(1), "jsn": b"{}"}, "k2": {"jpg": jpeg(1), "json": b'{"captoin": "x"}'}}
     broken = {"k3": {"jpg": jpeg(1), "json": b"{"}}
-    loader = SampleLoader(make(CAPTIONING, {"0.tar": {"k0": sample(0), **lacking, **broken}}), SampleDecoder())
-    assert loader.load(0).caption == "picture 0"
+    reader = SingleSourceReader(make(CAPTIONING, {"0.tar": {"k0": sample(0), **lacking, **broken}}), SampleDecoder())
+    assert reader.load(0).caption == "picture 0"
     for index, told in (
         (1, r"'0\.tar/k1': part 'json' is absent; there is jpg, jsn; did you mean 'jsn'\?.*dataset\.yaml"),
         (2, r"'0\.tar/k2': json has no \[caption\]; there is captoin; did you mean 'captoin'\?"),
         (3, r"sample '0\.tar/k3': part 'json' \(1 bytes\) cannot be decoded"),
     ):
         with pytest.raises(SampleError, match=told):
-            loader.load(index)
+            reader.load(index)
 
 
 def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
@@ -139,7 +139,7 @@ def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
         write_dataset(tmp_path / name, shards, dataset_yaml=CAPTIONING.replace("jpg", jpg))
         refresh_index(tmp_path / name, PrepareConfig(num_workers=1))
     (source,) = load_plan(tmp_path / "a").sources
-    assert SampleLoader(source, SampleDecoder()).load(1).caption == "picture 1"
+    assert SingleSourceReader(source, SampleDecoder()).load(1).caption == "picture 1"
     told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jxg' or 'png'.* mean 'jpg'?"
     with pytest.raises(ConfigError, match=told):
         load_plan(tmp_path / "b")
@@ -150,8 +150,8 @@ def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeyp
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "msgpack" else find_spec(name))
     with pytest.raises(ConfigError, match=r"bridge-data\[formats\]"):
-        SampleLoader(source, SampleDecoder())
-    assert SampleLoader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
+        SingleSourceReader(source, SampleDecoder())
+    assert SingleSourceReader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
 
 
 def test_a_failure_to_decode_is_reported_with_its_sample_and_origin(tmp_path):
@@ -181,16 +181,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loader(folder: Path, join: Any, joiner: Any = BY_FIELDS) -> JoinedLoader:
+def reader_of_join(folder: Path, join: Any, joiner: Any = BY_FIELDS) -> JoinedSourceReader:
     (source,) = prepared_plan(joined(folder / "j.yaml", join, joiner)).sources
-    found = open_loader(source, SampleDecoder())
-    assert isinstance(found, JoinedLoader)
+    found = open_source_reader(source, SampleDecoder())
+    assert isinstance(found, JoinedSourceReader)
     return found
 
 
 def test_fields_come_together_and_provenance_is_that_of_the_first(folder: Path) -> None:
     join = [{"path": "a", "subflavors": {"of": "a"}}, {"path": "b", "nonmatch": "none", "subflavors": {"of": "b"}}]
-    load = loader(folder, join, own("Told")).load
+    load = reader_of_join(folder, join, own("Told")).load
     samples = [load(number) for number in range(4)]
     assert [(one.text, one.note) for one in samples] == [("aa", None), ("ab", "bb"), ("ac", None), ("ad", "bd")]
     assert type(samples[3]) is Told
@@ -206,12 +206,12 @@ def test_fields_come_together_and_provenance_is_that_of_the_first(folder: Path) 
 def test_a_mapping_calls_the_joiner_by_names_and_a_list_by_position(folder: Path) -> None:
     """A later field takes the place of an earlier one; sources are those of all members whatever the joiner says."""
     members = ({"path": "a"}, {"path": "c", "nonmatch": "none"})
-    load = loader(folder, [*members]).load
+    load = reader_of_join(folder, [*members]).load
     assert [load(number).text for number in range(4)] == ["ca", "cb", "ac", "cd"]
-    load = loader(folder, dict(zip(("left", "right"), members, strict=True)), own("Both")).load
+    load = reader_of_join(folder, dict(zip(("left", "right"), members, strict=True)), own("Both")).load
     assert [(load(number).left, load(number).right) for number in (0, 2)] == [("aa", "ca"), ("ac", None)]
     assert [info.dataset_path for info in load(0).__sources__] == [str(folder / "a"), str(folder / "c")]
-    load = loader(folder, [{"path": "a"}, {"path": "c", "nonmatch": "skip"}], own("swap", "__function__")).load
+    load = reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "skip"}], own("swap", "__function__")).load
     assert (type(load(2)), load(2).left, load(2).right) == (Both, "cd", "ad")
 
 
@@ -223,11 +223,11 @@ def test_a_crude_member_comes_with_all_its_parts(folder: Path) -> None:
     assert [sorted(member.parts) for member in raw.members] == [["txt"], ["cls", "txt"]]
 
 
-def told(tmp_path: Path, text: str) -> JoinedLoader:
+def told(tmp_path: Path, text: str) -> JoinedSourceReader:
     for name in "ab":
         prepared.write_dataset(tmp_path / name, [{"__key__": "k", "txt": text}])
     join = {"left": {"path": "a"}, "right": {"path": "b"}}
-    return loader(tmp_path, join, own("swap", "__function__") if text != "skip me" else own("Both"))
+    return reader_of_join(tmp_path, join, own("swap", "__function__") if text != "skip me" else own("Both"))
 
 
 def test_a_joiner_may_make_a_crude_sample_or_leave_it_out_but_must_return_one(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_joiner_may_make_a_crude_sample_or_leave_it_out_but_must_return_one(tm
 
 
 def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
-    load = loader(folder, [{"path": "a"}, {"path": "c", "nonmatch": "none"}], own("swap", "__function__")).load
+    load = reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "none"}], own("swap", "__function__")).load
     with pytest.raises(AttributeError) as caught:
         load(2)
     assert caught.value.__notes__ == [f"in the joiner of {folder / 'j.yaml'}, sample data-0001.tar/c"]

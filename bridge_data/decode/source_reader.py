@@ -1,4 +1,4 @@
-"""Sample loaders: read and decode sample i of a source.
+"""Readers of sources: read and decode sample i of a source.
 
 Reads the index of a sample. Returns a `Sample` with the fields of the field map; a `CrudeSample` with all parts; or
 what the source's own sample loader returns. Only parts that are needed are read and decoded. A sample depends on the
@@ -29,8 +29,8 @@ from bridge_data.plan.source import Parts
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 
 
-class Loader(abc.ABC):
-    """Loads the samples of one source, in one process. Files are opened on first use."""
+class SourceReader(abc.ABC):
+    """Reads and builds the samples of one source, in one process. Files are opened on first use."""
 
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
@@ -107,17 +107,17 @@ class Loader(abc.ABC):
         return None if self._blocks is None else self._blocks.block_bytes(block)
 
 
-def open_loader(source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> Loader:
-    """The loader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded. With
+def open_source_reader(source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> SourceReader:
+    """The reader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded. With
     `bare_keys`, the `__key__` of a sample is without its shard, as in Energon, and unique only in the shard."""
     if source.composition is None:
-        return SampleLoader(source, decoder, bare_keys=bare_keys)
-    found: Loader = source.composition.loader(source, decoder, bare_keys=bare_keys)
+        return SingleSourceReader(source, decoder, bare_keys=bare_keys)
+    found: SourceReader = source.composition.reader(source, decoder, bare_keys=bare_keys)
     return found
 
 
-class SampleLoader(Loader):
-    """Loads the samples of a source that is made of no others.
+class SingleSourceReader(SourceReader):
+    """Reads the samples of a source that is made of no others.
 
     Raises:
         ConfigError: if a part that the field map needs has a format whose package is not installed.

@@ -16,16 +16,6 @@ import pytest
 from bridge_data.data import open_shards
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.records import Records
-from bridge_data.data.sample_columns import (
-    BYTES,
-    INDEX,
-    KEY,
-    ROWS_AT_ONCE,
-    SHARD,
-    columns_of,
-)
-from bridge_data.data.shard_columns import ShardColumns
-from bridge_data.data.stored_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.data.subset import Subset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
@@ -34,6 +24,16 @@ from bridge_data.plugins.where.choosing import choose
 from bridge_data.plugins.where.own_columns import OwnColumns
 from bridge_data.prepare import prepare_columns
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.sample_columns import (
+    BYTES,
+    INDEX,
+    KEY,
+    ROWS_AT_ONCE,
+    SHARD,
+    ShardColumns,
+    columns_of,
+)
+from bridge_data.prepare.stored_columns import COLUMNS_PARQUET, StoredColumns
 from tests.data.tars import write_shards
 from tests.object_store import Bucket
 from tests.plugins.where.test_choosing import Clause
