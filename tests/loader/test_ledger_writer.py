@@ -107,8 +107,9 @@ def test_what_was_kept_is_written_or_lost_before_a_resume(
         with full_disk(tmp_path):
             steps(loader, 5)
             loader.restore_state_rank(early)
-        assert "LACKS micro-batches 25 to 29" in caplog.messages[-1]
-        check(tmp_path, steps(loader, 8))
+            steps(loader, 1)
+        assert any("LACKS micro-batches 25 to 29" in message for message in caplog.messages)
+        check(tmp_path, steps(loader, 7))
 
 
 def test_a_ledger_that_cannot_be_opened_is_refused_before_the_run(data: Path, tmp_path: Path) -> None:

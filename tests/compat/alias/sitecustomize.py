@@ -48,10 +48,10 @@ TRUSTING = ("get_train_dataset", "get_val_dataset", "get_val_datasets", "load_da
 class EnergonWorkers(WorkerConfig):
     """As many lanes as workers."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *ignored: Any) -> None:
         is_given = bool(self.num_lanes)
         self.num_lanes = self.num_lanes or self.world_size * max(1, self.num_workers)
-        super().__post_init__()
+        super().__post_init__(*ignored)
         self.num_lanes_given = is_given
 
 
