@@ -14,6 +14,7 @@ import torch
 from _pytest import runner
 
 from bridge_data.loader import SavableDataLoader, get_loader
+from tests import for_workers
 from tests.loader.streams import Streams, config
 from tests.object_store import Bucket, Server, environment
 
@@ -40,15 +41,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if WORKERS.intersection(fixtures):
             item.add_marker(pytest.mark.processes)
         if item.get_closest_marker("processes"):
-            fixtures.insert(0, "worker_server")
+            defined = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+            longer = [name for name in fixtures if name in defined and defined[name][-1].scope != "function"]
+            fixtures.insert(len(longer), "worker_server")  # after what else may change the environment of many tests
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+gc.disable()  # until all is imported
 
 
 def pytest_collection_finish() -> None:
     """Leave what is imported by now, most of all objects, out of each collection of garbage from here on."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 class WorkerServer:
@@ -64,7 +71,8 @@ class WorkerServer:
         inherited = dict(os.environ), Path.cwd(), [*sys.path], [*sys.argv], os.sched_getaffinity(0)
         if self._loader is None or inherited != self._inherited:
             self.close()
-            self._loader = get_loader(Streams(config(1, 1), size=1), max_worker_restarts=1_000)
+            dataset = Streams(config(1, 1), size=1, make=for_workers.expected)
+            self._loader = get_loader(dataset, max_worker_restarts=1_000)
             self._inherited = inherited
         next(iter(self._loader))
         assert self._loader.wait_for_workers()

@@ -9,7 +9,7 @@ import webdataset as wds
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, prepare, write_dataset_yaml
 
 TEXT = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}, "field_map": {"text": "txt"}}
 CRUDE = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
@@ -28,7 +28,7 @@ def write_dataset(
     with wds.ShardWriter(str(folder / "data-%04d.tar"), maxcount=per_shard, verbose=0) as sink:
         for sample in samples:
             sink.write(sample)
-    prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio(ratio)))
+    prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio(ratio)), PrepareConfig(num_workers=1))
     write_dataset_yaml(folder, definition or TEXT, "dataset.yaml")
     return folder
 

@@ -263,8 +263,10 @@ def main() -> None:
         if "--trace" in sys.argv:
             trace(folder)
             return
-        for step in STEPS:
-            step(folder)
+        with image_loader(folder, 1) as kept:
+            assert kept.wait_for_workers()  # while it is open, others share the process that starts its workers
+            for step in STEPS:
+                step(folder)
     print("usual job: right")
 
 

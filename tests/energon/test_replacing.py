@@ -9,22 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.data.metadata import META_FOLDER
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.ranks import run_job
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(code: str, *arguments: object, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
-    """What `code` prints in a process that finds the modules of `folder`; if it fails, its error."""
-    given = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, folder)))} | (environment or {})
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else done.stderr
+def run(code: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
+    """What `code` prints, with its error if it fails."""
+    with mock.patch.dict(os.environ, environment or {}):
+        return run_job("-c", code, *map(str, arguments))[1]
 
 
 NAMES = """
@@ -85,7 +85,8 @@ replace_energon()
 
 
 def test_imports_of_energon_get_the_names_of_this_package() -> None:
-    assert run(NAMES) == "7.4.1 7.4.1\nno other\n"
+    done = subprocess.run([sys.executable, "-c", NAMES], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "7.4.1 7.4.1\nno other\n"
     assert "call bridge_data.energon.replace_energon() before the imports that need it" in run(TOO_LATE)
 
 
@@ -115,6 +116,8 @@ def steps(world_size, num_workers, count, states=None):
     [loader.close() for loader in loaders]
     return found, states
 
+kept = iter(loader_of(0, 1, 1))  # and with it the process that starts workers
+next(kept)
 expected, _ = steps(1, 4, 14)
 for world_size, num_workers in ((2, 2), (4, 1)):
     begun, states = steps(world_size, num_workers, 7)
@@ -129,10 +132,12 @@ def test_the_number_of_all_workers_decides_the_global_batches_as_in_energon(tmp_
     write_texts(tmp_path / "a", 300)
     write_texts(tmp_path / "b", 90)
     path = write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1})
-    assert run(SCALING, path) == "[2, 2, 6]\n"
+    assert run(SCALING, path).splitlines()[-1] == "[2, 2, 6]"
 
 
 OWN_PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
 from bridge_data.energon import replace_energon
 replace_energon({settings})
 from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
@@ -185,8 +190,8 @@ def run_own(
     (data / META_FOLDER / "sample_loader.py").write_text(SAMPLE_LOADER)
     (data / META_FOLDER / "dataset.yaml").write_text(DATASET_YAML)
     (folder / "my_encoder.py").write_text(MY_ENCODER)
-    code = OWN_PROGRAM.format(settings=settings, data=str(data), num_workers=num_workers)
-    return run(code, folder=folder, environment=environment)
+    code = OWN_PROGRAM.format(settings=settings, folder=str(folder), data=str(data), num_workers=num_workers)
+    return run(code, environment=environment)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

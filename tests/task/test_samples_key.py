@@ -3,8 +3,6 @@ import dataclasses
 import enum
 import functools
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +35,7 @@ from tests.encoders.test_contrastive import parts_of
 from tests.encoders.test_hf import driven
 from tests.encoders.test_speech import extractor, speech_tokenizer
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 
 def qwen(**changes: Any) -> QwenVLTaskEncoder:
@@ -85,8 +84,7 @@ def test_a_tokenizer_in_use_and_a_saved_one_have_the_same_key(tmp_path: Path) ->
 
 def test_other_processes_find_the_same_key() -> None:
     code = "from tests.task.test_samples_key import qwen; print(qwen().costs_key())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == qwen().costs_key()
+    assert run_job("-c", code) == (0, f"{qwen().costs_key()}\n")
 
 
 class Lengths(DefaultTaskEncoder[Any, Any, Any, Any]):

@@ -19,9 +19,18 @@ ROOT = Path(__file__).parents[3]
 TRAINERS = """
 # One process that imports what is slow to import, and forks a trainer for each start method that it is given.
 import itertools, os, signal, sys
+from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.loader import get_loader
 from bridge_data.child_process import die_with_parent
-from tests.loader.streams import Streams, config
+
+def data():
+    if "tensors" in method:
+        from tests.loader.streams import Streams, config
+        return Streams(config(1, 1))  # whose batches are in shared memory
+    return get_train_dataset(
+        f"{folder}/texts", worker_config=WorkerConfig(0, 1, 1), batch_size=4,
+        shuffle_buffer_size=None, max_samples_per_sequence=None,
+    )
 
 folder, *methods = sys.argv[1:]
 trainers = []
@@ -38,7 +47,7 @@ else:
 os.setsid()  # Ctrl-C reaches all processes of the group
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background of a shell ignores
 os.dup2(os.open(f"{folder}/errors-{number}", os.O_WRONLY | os.O_CREAT), 2)
-loader = get_loader(Streams(config(1, 1)), start_method=method)
+loader = get_loader(data(), start_method=method.partition(" ")[0])
 assert loader.wait_for_workers()
 kept = list(itertools.islice(loader, 8))
 with open(f"{folder}/ready-{number}", "w") as ready:
@@ -55,7 +64,7 @@ if what == "go on":
 ENDINGS = [
     ("server", "raise", None, 1),
     ("server", "go on", signal.SIGINT, -signal.SIGINT),
-    ("server", "go on", signal.SIGKILL, -signal.SIGKILL),
+    ("server tensors", "go on", signal.SIGKILL, -signal.SIGKILL),
     ("spawn", "go on", signal.SIGKILL, -signal.SIGKILL),
     ("server", "return", None, 0),
     ("server", "go on", signal.SIGTERM, -signal.SIGTERM),
@@ -67,6 +76,7 @@ def test_no_process_and_no_file_is_left_however_the_trainer_ends(tmp_path: Path)
     for number in range(len(ENDINGS)):
         os.mkfifo(tmp_path / f"ready-{number}")
         os.mkfifo(tmp_path / f"command-{number}")
+    write_texts(tmp_path / "texts", 40)
     methods = [method for method, *_ in ENDINGS]
     trainers = subprocess.Popen(
         [sys.executable, "-c", TRAINERS, str(tmp_path), *methods],

@@ -123,7 +123,7 @@ def loader_of(folder: str | Path, encoder: Any, num_workers: int, **options: Any
         task_encoder=encoder,
         **packs,
     )
-    return get_loader(dataset, max_worker_restarts=1_000, **options)
+    return get_loader(dataset, **{"max_worker_restarts": 1_000} | options)
 
 
 def workers_of(loader: SavableDataLoader) -> list[int]:
@@ -160,7 +160,11 @@ def test_idle_workers_make_samples_of_others(texts: Path) -> None:
 
 def test_data_in_a_store_take_part(bucket: Bucket) -> None:
     write_texts(bucket.folder / "texts", 600, lambda number: f"text {number}")
-    with loader_of(f"{bucket.url}/texts", Slow(made_by=True), 0) as alone:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        loader_of(f"{bucket.url}/texts", Slow(made_by=True), 0) as alone,
+    ):
+        patch.setattr(time, "sleep", lambda seconds: None)
         expected = taken(alone, 60)
     with loader_of(f"{bucket.url}/texts", Slow(made_by=True), 4) as loader:
         assert loader.wait_for_workers()
@@ -233,20 +237,25 @@ def test_failures_of_other_hooks_count_on(texts: Path) -> None:
 class Hanging(Slow):
     """One sample never ends."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
     @stateless
     def encode_sample(self, sample: Any) -> Any:
-        if sample.text == "text 1000":
+        if sample.text == self.text:
             time.sleep(1_000)
         return super().encode_sample(sample)
 
 
 def test_a_sample_that_hangs_is_named_whoever_makes_it(texts: Path) -> None:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=4, num_lanes=8)
-    settings: dict[str, Any] = {"shuffle_buffer_size": 100, "max_samples_per_sequence": None}
-    dataset = get_train_dataset(texts, worker_config=config, batch_size=8, task_encoder=Hanging(), **settings)
-    with get_loader(dataset, sample_timeout_s=0.6, max_worker_restarts=3) as loader:
+    with pytest.MonkeyPatch.context() as patch, loader_of(texts, Slow(), 0) as alone:
+        patch.setattr(time, "sleep", lambda seconds: None)
+        key = taken(alone, 20)[-1]["__key__"][0]
+    hanging = Hanging(f"text {int(key.rpartition('/')[2])}")
+    with loader_of(texts, hanging, 4, sample_timeout_s=0.6, max_worker_restarts=3) as loader:
         loader.wait_for_workers()
-        with pytest.raises(WorkerError, match=r"on sample data-0020\.tar/001000"):
+        with pytest.raises(WorkerError, match=f"on sample {key}"):
             taken(loader, 1_000)
 
 
