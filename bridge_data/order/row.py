@@ -323,12 +323,16 @@ class Row:
         num_epochs: Fraction | int | None = None,
     ) -> None:
         self.geometry = geometry
+        self.num_lanes = geometry.num_lanes
         self._key = key
         self.chunks = ChunkTable(counts, geometry.chunk_size)
+        self.num_samples = self.chunks.num_samples
+        """The number of samples in one epoch."""
         self.is_shuffled = epochs_per_shuffle is not None
         self.mixes = self.is_shuffled and geometry.window_size > 0
         self.num_slots = -(-self.chunks.longest // geometry.block_size) if self.mixes else 1
         self.epochs_per_shuffle = epochs_per_shuffle = epochs_per_shuffle or 1
+        self.per_shuffle = self.chunks.num_chunks * epochs_per_shuffle
         self.num_whole: int | None = None
         if num_epochs is not None:
             end = math.floor(num_epochs * self.num_samples + Fraction(1, 2))
@@ -336,28 +340,18 @@ class Row:
             self.num_whole, self._rest = divmod(left, self.num_samples * epochs_per_shuffle)
         self._permutation: tuple[int, Permutation] | None = None
 
-    @property
-    def num_lanes(self) -> int:
-        """The number of lanes that share the row."""
-        return self.geometry.num_lanes
-
-    @property
-    def num_samples(self) -> int:
-        """The number of samples in one epoch."""
-        return self.chunks.num_samples
-
     def window(self, lane: int, shuffle: int, number: int) -> Window | None:
         """Window `number` of the lane's share of a shuffle; None if it does not exist or is empty."""
         share = self.share(lane, shuffle)
         if number >= share.num_windows:
             return None
-        begin, end = (self.start_time(share, window) for window in (number, number + 1))
+        begin, end = self.start_time(share, number), self.start_time(share, number + 1)
         parts = [
             self.blocks(lane, shuffle, share, time, min(time + _PART, end))[:2] for time in range(begin, end, _PART)
         ]
         if not any(len(lengths) for _, lengths in parts):
             return None
-        starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+        starts, lengths = map(np.concatenate, zip(*parts, strict=True))
         order = None
         if self.mixes:
             stage = self._key, _SAMPLE_STAGE, self.first_epoch_of(shuffle), lane, number
@@ -425,10 +419,6 @@ class Row:
                 lengths[numbers < first[lanes_of]] = 0
                 samples += np.bincount(lanes_of, lengths, minlength=num_lanes).astype(np.int64)
         return samples
-
-    @property
-    def per_shuffle(self) -> int:
-        return self.chunks.num_chunks * self.epochs_per_shuffle
 
     def first_epoch_of(self, shuffle: int) -> int:
         """The first epoch of a shuffle."""
