@@ -100,7 +100,7 @@ print("imported:", *(name for name in sys.modules if name.startswith("bridge_dat
 def test_no_plugin_is_imported_for_data_that_need_none(tmp_path: Path) -> None:
     """Nor is one that is there: who reads the way to the first batch meets none."""
     data = write_texts(tmp_path / "texts", 20)
-    assert run(ROOT, "-c", OPENS_AND_TELLS, str(data)) == "imported:\n"
+    assert run(ROOT, "-c", OPENS_AND_TELLS, str(data)).endswith("imported:\n")
     forget_samples(data, ["000003"], "asked for")
     assert "bridge_data.plugins.forget" in run(ROOT, "-c", OPENS_AND_TELLS, str(data))
 
