@@ -576,11 +576,12 @@ class JobMachine(RuleBasedStateMachine):
         assert self.case.limit is None or not self.case.is_finite or len(self._emitted()) <= self.case.limit
 
     def _check_pass(self) -> None:
-        """Finite data has come whole, up to its limit."""
+        """Finite data has come whole, up to its limit; where hooks decide how many micro-batches a lane has, turns of
+        lanes that have ended count."""
         event("a pass to its end")
         emitted = self._emitted()
         keys = {key for batch in emitted for unit in batch for key in unit}
-        if self.case.limit is None or len(emitted) < self.case.limit:
+        if self.case.limit is None or (self.case.is_arithmetic and len(emitted) < self.case.limit):
             whole, last = self._of_pass()
             assert self._left(whole) <= keys <= whole | last
             if not self.gone and not last and self.case.skip_every:
