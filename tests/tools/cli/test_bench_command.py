@@ -44,7 +44,9 @@ def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
     found = {stage["name"]: stage for stage in document["profile"]["stages"]}
     assert sum(stage["share"] for stage in found.values()) == pytest.approx(1)
     assert list(found["encode"]["parts"]) == ["encode_sample"]
-    odd, even = document["profile"]["sources"]
+    sources = document["profile"]["sources"]
+    assert sources == sorted(sources, key=lambda source: -sum(source["seconds"].values()))
+    even, odd = sorted(sources, key=lambda source: str(source["name"]))
     assert (odd["name"], even["name"]) == ("odd/train", "even/train")
     assert 0 < odd["num_samples"] < even["num_samples"] and odd["num_samples"] + even["num_samples"] == 40
     assert odd["seconds"]["encode"] > even["seconds"]["encode"]
