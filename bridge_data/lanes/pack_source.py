@@ -30,7 +30,7 @@ are resharded, what they hold becomes a part of the rest of the data, and their 
 
 import collections
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
@@ -130,9 +130,9 @@ class PackSources:
         assert size is not None
         return OnlinePacker(draws, size)
 
-    def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
-        """Whether all lanes of finite data are in `state` and have nothing left, as far as is known without reading."""
-        return dataset.order.is_over(state, dataset.batching.max_micro_batches)
+    def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
+        """Whether these lanes of finite data have nothing left in `state`, as far as is known without reading."""
+        return dataset.order.have_ended(state, lanes)
 
     def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that a saved state of these settings can be continued.

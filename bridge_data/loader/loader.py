@@ -310,10 +310,9 @@ class Iteration(Timed[Any]):
             loader._position.end_pass()
             loader.dataset.passes.note_end(loader._position.state)
             raise StopIteration
-        is_complete = self._is_complete()
-        if is_complete or loader._position.is_at_virtual_epoch:
+        if loader._position.is_at_virtual_epoch:
             self._stage = _Stage.OVER
-            if is_complete or loader.dataset.begins_anew:
+            if loader.dataset.begins_anew:
                 loader._position.end_pass()
         return batch
 
@@ -324,8 +323,6 @@ class Iteration(Timed[Any]):
         if loader._position.state.ended:
             loader._rewind()
         self._stage = _Stage.WITHIN
-        if self._is_complete():
-            return _NONE_LEFT
         # If nothing is left, the pass was over before this iteration, which is known only now.
         return self._take_in_pass(may_begin_next=loader._position.is_within_pass)
 
@@ -342,11 +339,6 @@ class Iteration(Timed[Any]):
         loader._rewind(within_pass=is_repeated)
         return self._take()
 
-    def _is_complete(self) -> bool:
-        """Whether the pass ends here, within a repetition of the data that is not whole."""
-        loader = self._loader
-        return loader.dataset.passes.is_complete(loader._position.state, even=loader.even_ends is not None)
-
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
@@ -356,8 +348,6 @@ class Iteration(Timed[Any]):
                 return _NONE_LEFT
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
-        if loader.dataset.passes.is_complete(loader._position.state):  # only other ranks have one in this step
-            item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_index())
         step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
@@ -452,6 +442,7 @@ class Position:
             extras=before.extras,
             repetition=before.repetition,
             skips=before.skips,
+            resharded=before.resharded,
         )
         self._schedule.advance()
 
