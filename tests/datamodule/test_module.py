@@ -239,7 +239,7 @@ def test_an_overfit_run_on_two_samples_has_both_in_turn(tmp_path: Path, size: in
     """With the number of lanes by default: the first run that everybody makes."""
     path = write_texts(tmp_path, 2, per_shard=1, ratio="1,0,0")
     train, val = make_module(path, micro_batch_size=size, shuffle_buffer_size=100).build()
-    seen = sum(draw(train, 20 // size), [])
+    seen = [number for batch in draw(train, 20 // size) for number in batch]
     assert [sorted(seen[start : start + 2]) for start in range(0, 20, 2)] == 10 * [[0, 1]]
     assert val is None
 
