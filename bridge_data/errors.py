@@ -81,6 +81,11 @@ class WorkerError(BridgeDataError):
     on, or the rank."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `12,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def listed(names: Sequence[str], most: int = 10) -> str:
     """`a, b, c and 7 more`, for messages; `none` without names."""
     if not names:
@@ -101,6 +106,26 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "", cutoff:
 def bridge_command(*words: object) -> str:
     """A command of ours as a user may type it: `bridge-data prepare 'my data'`."""
     return shlex.join(("bridge-data", *map(str, words)))
+
+
+_PACKAGES = {
+    "duckdb": "duckdb pyarrow",
+    "jsonargparse": "'jsonargparse[signatures]'",
+    "lance": "pylance",
+    "multistorageclient": "'multi-storage-client[boto3]'",
+    "prometheus_client": "prometheus-client",
+}
+"""Of modules, what `pip install` calls their packages, if not by the same name."""
+
+
+def pip_install(module: str) -> str:
+    """The command that installs the package of a module, for messages.
+
+    >>> pip_install("lance")
+    'pip install pylance'
+    """
+    name = module.partition(".")[0]
+    return f"pip install {_PACKAGES.get(name, name)}"
 
 
 DAMAGED_STATE = "the state was edited or damaged: take an older checkpoint"

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, pip_install
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage import RangeFile
 
@@ -571,7 +571,7 @@ def _opened(path: str) -> Any:
         library = importlib.import_module("indexed_gzip")
     except ImportError:
         raise ConfigError(
-            f'{path}: reading compressed shards needs a package: pip install "bridge-data[tgz]"; or decompress them: '
+            f"{path}: reading compressed shards needs a package: {pip_install('indexed_gzip')}; or decompress them: "
             "gunzip, then `bridge-data prepare`"
         ) from None
     # The buffer, by default of 1 MiB, is that of `read`: `pread` does not use it.

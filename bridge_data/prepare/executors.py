@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bridge_data.child_process import die_with_parent, use_one_thread
-from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.errors import ConfigError, WorkerError, pip_install
 from bridge_data.options import check_integer
 from bridge_data.storage import may_fork
 
@@ -203,7 +203,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ConfigError('tasks on Ray need a package: pip install "bridge-data[ray]"') from None
+        raise ConfigError(f"tasks on Ray need a package: {pip_install('ray')}") from None
 
 
 def executor_named(name: str, num_workers: int | None) -> Executor:

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError, bridge_command, pip_install
 from bridge_data.storage import Location
 
 ColumnPath: TypeAlias = tuple[str, ...]
@@ -46,7 +46,7 @@ _NO_CHECKSUM = b"0" * 8
 
 
 def arrow_package(name: str = "pyarrow") -> Any:
-    """The package, or another one of the extra `where`.
+    """The package pyarrow, or another one.
 
     Raises:
         ConfigError: if it is not installed.
@@ -54,7 +54,7 @@ def arrow_package(name: str = "pyarrow") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f'the package {error.name} is missing: pip install "bridge-data[where]"') from error
+        raise ConfigError(f"the package {error.name} is missing: {pip_install(error.name or name)}") from error
 
 
 class ParquetColumns:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError, SampleError, pip_install
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def import_av() -> Any:
     try:
         return importlib.import_module("av")
     except ImportError as error:
-        raise ConfigError(f'video and audio need PyAV ({error}): pip install "bridge-data[av]"') from error
+        raise ConfigError(f"video and audio need PyAV ({error}): {pip_install('av')}") from error
 
 
 @contextlib.contextmanager

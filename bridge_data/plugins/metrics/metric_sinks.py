@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from bridge_data.errors import ConfigError, log_throttle
+from bridge_data.errors import ConfigError, log_throttle, pip_install
 from bridge_data.loader.metrics import RATES, LoaderMetrics
 from bridge_data.storage.locations import output_on_disk
 from bridge_data.topology import rank_in
@@ -323,4 +323,4 @@ class _Collector:
 
 
 def _not_installed(name: str, error: ImportError) -> ConfigError:
-    return ConfigError(f'{name} needs a package ({error}): pip install "bridge-data[metrics]"')
+    return ConfigError(f"{name} needs a package ({error}): {pip_install(error.name or 'tensorboard')}")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, pip_install
 from bridge_data.plugins.stores.hf_bucket import HfBucket
 from bridge_data.plugins.stores.store_requests import (
     FULL_S,
@@ -109,9 +109,8 @@ def _needed(module: str, base: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'{base}: reading it takes the package {error.name}: pip install "bridge-data[s3]"'
-        ) from error
+        name = error.name or module
+        raise ConfigError(f"{base}: reading it takes the package {name}: {pip_install(name)}") from error
 
 
 _NO_RETRIES = {"max_retries": 0}

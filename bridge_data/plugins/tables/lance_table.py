@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, pip_install
 from bridge_data.plugins.tables.table_columns import Column, TableFile, checked_rows, field_of, values_of_rows
 from bridge_data.process_counts import COUNTS
 
@@ -142,4 +142,4 @@ def _package(path: str) -> Any:
     try:
         return importlib.import_module("lance")
     except ImportError as error:
-        raise ConfigError(f'{path}: needs pylance to be read: pip install "bridge-data[lance]"') from error
+        raise ConfigError(f"{path}: needs pylance to be read: {pip_install('lance')}") from error

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, TypeAlias
 from bridge_data import storage
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES
 from bridge_data.decode.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, pip_install
 
 logger = logging.getLogger("bridge_data")
 
@@ -171,7 +171,7 @@ def pyarrow_for(path: str) -> Any:
     try:
         return importlib.import_module("pyarrow")
     except ImportError as error:
-        raise ConfigError(f'{path}: needs pyarrow to be read: pip install "bridge-data[parquet]"') from error
+        raise ConfigError(f"{path}: needs pyarrow to be read: {pip_install('pyarrow')}") from error
 
 
 def columns_of(schema: Any, path: str) -> list[Column]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, pip_install
 from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import LOCATION, note, setting, trust_options, where_options
 
@@ -75,7 +75,8 @@ def view(
 
         from bridge_data.plugins.view.pages import Site
     except ImportError as error:
-        raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
+        package = pip_install(error.name or "starlette")
+        raise ConfigError(f"`bridge-data view` needs a package ({error}): {package}") from error
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder: Path | None = None
