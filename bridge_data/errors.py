@@ -108,26 +108,6 @@ def bridge_command(*words: object) -> str:
     return shlex.join(("bridge-data", *map(str, words)))
 
 
-_PACKAGES = {
-    "duckdb": "duckdb pyarrow",
-    "jsonargparse": "'jsonargparse[signatures]'",
-    "lance": "pylance",
-    "multistorageclient": "'multi-storage-client[boto3]'",
-    "prometheus_client": "prometheus-client",
-}
-"""Of modules, what `pip install` calls their packages, if not by the same name."""
-
-
-def pip_install(module: str) -> str:
-    """The command that installs the package of a module, for messages.
-
-    >>> pip_install("lance")
-    'pip install pylance'
-    """
-    name = module.partition(".")[0]
-    return f"pip install {_PACKAGES.get(name, name)}"
-
-
 DAMAGED_STATE = "the state was edited or damaged: take an older checkpoint"
 """The advice of a `StateError` about a value that no run can have written."""
 

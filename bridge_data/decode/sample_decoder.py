@@ -32,7 +32,7 @@ from bridge_data.decode.image import (
 )
 from bridge_data.decode.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.decode.resizing import ResizeType, resizing
-from bridge_data.errors import ConfigError, SampleError, pip_install
+from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
@@ -75,8 +75,8 @@ def check_format(name: str, part: str) -> None:
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f"part {part!r} needs the package {package}: {pip_install(package)} (or pass SampleDecoder a handler for "
-            "it, or leave the part out of the field map)"
+            f"part {part!r} needs the package {package}, which is not installed: pip install {package} (or pass "
+            "SampleDecoder a handler for it, or leave the part out of the field map)"
         )
 
 

@@ -31,7 +31,7 @@ from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import counts_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted, pip_install
+from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
 from bridge_data.order import Geometry, Row
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
@@ -192,7 +192,7 @@ def check_codecs(environment: MachineLimits, sources: Collection[Source]) -> Ite
                 code="no-av",
                 level=Level.STOPS,
                 what=f"{source.name} has {', '.join(wanted)}, and PyAV is not installed",
-                change=f"run `{pip_install('av')}`, or leave these parts out of the field map",
+                change="run `pip install av`, or leave these parts out of the field map",
             )
             return
 
@@ -525,7 +525,7 @@ def check_plot(file: Path, run: PlannedRun) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"--plot needs matplotlib: {pip_install('matplotlib')}") from error
+        raise ConfigError("--plot needs matplotlib: pip install matplotlib") from error
 
 
 def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) -> None:

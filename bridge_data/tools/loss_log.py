@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from bridge_data.errors import ConfigError, pip_install
+from bridge_data.errors import ConfigError
 
 logger = logging.getLogger("bridge_data")
 
@@ -170,9 +170,7 @@ class _LogFile:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
-            raise ConfigError(
-                f"{self.path}: reading it needs a package ({error}): {pip_install('tensorboard')}"
-            ) from error
+            raise ConfigError(f"{self.path}: reading it needs a package ({error}): pip install tensorboard") from error
         self._events = self._events or LegacyEventFileLoader(str(self.path))
         try:
             for event in self._events.Load():

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TextIO
 from bridge_data.data.records import RecordReader, counts_of, names_of
 from bridge_data.data.sample_keys import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError, pip_install
+from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
@@ -494,7 +494,7 @@ def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ConfigError(f"{file}: Parquet needs pyarrow: {pip_install('pyarrow')}, or write .jsonl") from error
+        raise ConfigError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or write .jsonl") from error
     numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
     fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
     texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]

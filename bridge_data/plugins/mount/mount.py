@@ -10,7 +10,6 @@ file are read from its shard; little is kept in memory.
 import bisect
 import dataclasses
 import errno
-import importlib
 import os
 import stat
 import threading
@@ -20,7 +19,8 @@ from typing import Any, Literal, TypeAlias
 
 from bridge_data.data.index_file import split_name
 from bridge_data.data.key_index import SharedKeys, StoredPart
-from bridge_data.errors import BridgeDataError, ConfigError, pip_install
+from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.extensions import needed_package
 from bridge_data.task.stores.part_reader import PartReader
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]
@@ -357,8 +357,6 @@ def _in_background(show: Callable[[Callable[[], None]], None], on_start: Callabl
 def import_fuse() -> Any:
     """The module mfusepy."""
     try:
-        return importlib.import_module("mfusepy")
-    except ImportError as error:
-        raise ConfigError(f"mounting needs a package ({error}): {pip_install('mfusepy')}") from error
+        return needed_package("mfusepy", "mounting")
     except OSError as error:
         raise ConfigError(f"mounting needs libfuse ({error}): apt install fuse3, or its like") from error
