@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
-from lightning.pytorch import LightningDataModule
-
 from bridge_data.class_paths import is_class_path, made_of
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
@@ -65,6 +63,8 @@ _BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]](
 _STEP_ASSIGNMENT = Feature[Callable[[LaneDataset, RunOptions, BatchSchedule, int], LaneDataset]]("step_assignment")
 """The data set whose packs of a step are assigned to so many ranks before they are read."""
 
+_Base: Any = lightning_trainer.data_module_class()
+
 
 class _Option:
     """An option of the run as an attribute of the DataModule; fixed once loaders are made, if they are made with it."""
@@ -106,10 +106,11 @@ class _OfEncoder:
         module.__dict__[self._name] = value
 
 
-class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
+class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is not followed
     """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
-    Megatron takes the loaders from `build()`, or one by one; Lightning asks for them. Data-parallel ranks come from
+    Megatron takes the loaders from `build()`, or one by one; Lightning asks for them, as this is a
+    `LightningDataModule` where `lightning` is installed. Data-parallel ranks come from
     `pg_collection.dp`, else from Megatron's parallel state, else from `torch.distributed`.
 
     Args:
@@ -129,6 +130,9 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     """
 
     __signature__ = ShownOptions(option_parameters())
+
+    trainer: Any = None
+    """The Lightning trainer that it is attached to, if any."""
 
     options: RunOptions
     """All options. Those that are attributes, too, may be changed there until the loaders are made."""

@@ -39,10 +39,11 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import bytes_of
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS, frame_numbers, in_mode
-from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.errors import BridgeDataError, ConfigError, SampleError, counted
+from bridge_data.extensions import importing
 from bridge_data.plugins.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.terminal import counted, sized
+from bridge_data.tools.cli.terminal import sized
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -464,10 +465,8 @@ def write_page(file: Path, template: str, **values: Any) -> None:
     Raises:
         ConfigError: if the file cannot be written, or a package is missing.
     """
-    try:
+    with importing("--html"):
         page = templates().get_template(template)
-    except ImportError as error:
-        raise ConfigError(f'--html needs a package ({error}): pip install "bridge-data[view]"') from error
     made = page.render(style=(_FOLDER / "static" / "view.css").read_text(), **values)
     try:
         write_file(file, made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates

@@ -98,7 +98,7 @@ def test_what_cannot_be_shown_is_told(run: Run, tars: Path, texts: Path, monkeyp
         monkeypatch.delitem(sys.modules, f"bridge_data.plugins.view.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "starlette.requests", None)
     result = run("view", texts)
-    assert result.exit_code == 1 and 'pip install "bridge-data[view]"' in result.stderr
+    assert result.exit_code == 1 and "pip install " in result.stderr
 
 
 @pytest.mark.processes
