@@ -22,8 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Draws, Item, Pack, Unit
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
@@ -150,7 +149,7 @@ class Lane:
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
         others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
-        noted = COUNTS.take_image_notes()
+        noted = COUNTS.take_image_notes() if COUNTS.num_damaged_images or COUNTS.num_first_frames else (0, 0)
         return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:

@@ -40,7 +40,7 @@ from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
-from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
+from bridge_data.task import EncoderHooks, Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
@@ -50,7 +50,7 @@ logger = logging.getLogger("bridge_data")
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
 
-_OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_OF_PROCESS = ("_readers", "_cooks", "_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -416,12 +416,16 @@ class LaneDataset:
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
         order = self.order
-        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        hooks = Hooks(self._hooks, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(
             self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
         )
+
+    @functools.cached_property
+    def _hooks(self) -> EncoderHooks:
+        return EncoderHooks(self.task_encoder)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

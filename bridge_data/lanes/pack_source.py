@@ -34,8 +34,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.assembly import Batching, Item, Pack
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import Batching, Draws, Item, Pack
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState

@@ -19,8 +19,8 @@ import numpy as np
 from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
-from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, SampleRef, Schedule
-from bridge_data.order.cursor import BlendRule, SampleBlend
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.resharding import TOLERATED, block_bounds, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
@@ -337,22 +337,6 @@ class PlanOrder:
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SampleIds:
-    """What identifies samples: for restore keys, the ids of their sources; for random numbers, the keys of these."""
-
-    source_ids: Sequence[str]
-    source_keys: Sequence[int]
-
-    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
-        """The `__restore_key__` of a part of a sample."""
-        return self.source_ids[ref.source], ref.epoch, ref.index, part
-
-    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
-        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
-        return self.source_keys[ref.source], ref.epoch, ref.index, part
 
 
 class Numbering:

@@ -14,13 +14,13 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.order.plan_order import Numbering
-from bridge_data.task import AugmentTaskEncoder, Hooks, hook_of, is_overridden
+from bridge_data.task import AugmentTaskEncoder, EncoderHooks, Hooks, hook_of, is_overridden
 from bridge_data.task.task_encoder import declared
 from bridge_data.topology import WorkerConfig
 
 
 def hooks(encoder: Any) -> Hooks:
-    return Hooks(encoder, WorkerConfig(rank=0, world_size=1, num_workers=0), Numbering([1], [10]))
+    return Hooks(EncoderHooks(encoder), WorkerConfig(rank=0, world_size=1, num_workers=0), Numbering([1], [10]))
 
 
 def cook(sample: Any) -> TextSample:

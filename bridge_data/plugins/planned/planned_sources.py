@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.assembly import UNREAD, Item, Pack
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import UNREAD, Draws, Item, Pack
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
