@@ -145,7 +145,7 @@ def test_a_hook_around_another_one_has_its_own_tolerance() -> None:
 
 def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing() -> None:
     both = hooks(Outer(Inner()))
-    assert both.declared["encode_sample"].failure_tolerance == 3
+    assert both.of_encoder.declared["encode_sample"].failure_tolerance == 3
     assert both.seeded >= {"encode_sample", "cook_crude_sample"} and "batch" not in both.seeded
     plain = Inner()
     plain.cookers = (Cooker(stateless(cook)),)
