@@ -30,11 +30,12 @@ LAYERS = (
         "order",
         "decode",
     ),
-    *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule"),
+    *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "configs"),
     *("plugins", "energon", "tools"),
 )
-"""From the first to the last: what all stages use, the stages, and the core's last room, the DataModule. Above the core
-stand the plug-ins; and what may import them: the names of Energon, which nothing imports, and the tools."""
+"""From the first to the last: what all stages use, the stages, and the core's last rooms, the DataModule and its
+settings. Above the core stand the plug-ins; and what may import them: the names of Energon, which nothing imports, and
+the tools."""
 
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))

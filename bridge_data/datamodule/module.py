@@ -32,7 +32,14 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
+from bridge_data.run_options import (
+    MODULE_DEFAULTS,
+    LoaderConfig,
+    RunOptions,
+    StartMethod,
+    TrainingOptions,
+    option_parameters,
+)
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
 
@@ -159,9 +166,9 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         seq_length: int = _SEQ_LENGTH,
         micro_batch_size: int = 1,
         global_batch_size: int | None = None,
-        num_workers: int = 1,
+        num_workers: int = MODULE_DEFAULTS.worker.num_workers,
         num_val_workers: int | None = None,
-        pin_memory: bool = True,
+        pin_memory: bool = MODULE_DEFAULTS.loader.pin_memory,
         shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,

@@ -635,17 +635,11 @@ def training_settings(file: Path) -> dict[str, Any]:
 
 def _cli_data(file: Path, data: dict[str, Any]) -> Any:
     """The DataModule that a LightningCLI makes from `data`: arguments, or a class with arguments."""
+    from lightning.pytorch.cli import LightningArgumentParser
+
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
 
-    try:
-        from lightning.pytorch.cli import LightningArgumentParser
-
-        parser = LightningArgumentParser(exit_on_error=False)
-    except ImportError as error:
-        raise ConfigError(
-            f"--config {file}: the YAML of a LightningCLI needs a package ({error}): pip install "
-            '"bridge-data[lightning-cli]"'
-        ) from error
+    parser = LightningArgumentParser(exit_on_error=False)
     parser.add_lightning_class_args(EnergonMultiModalDataModule, "data", subclass_mode="class_path" in data)
     try:
         return parser.instantiate_classes(parser.parse_object({"data": data})).data

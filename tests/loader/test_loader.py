@@ -276,16 +276,17 @@ def test_nor_does_one_of_a_restore_part_the_batches_from_what_follows_them() -> 
 
 @pytest.mark.processes
 def test_workers_leave_nothing_behind_but_batches() -> None:
-    children = psutil.Process().children(recursive=True)
     gc.collect()
     num_descriptors = len(os.listdir("/proc/self/fd"))
     loader = get_loader(Streams(config(2)))
     assert some(loader, 1) == ["0/0"]
     kept = list(itertools.islice(loader, 9))
     state = loader.save_state_rank()
+    processes = loader._pool.processes()
+    assert len(processes) == 2
     loader.close()
     loader.close()
-    assert psutil.Process().children(recursive=True) == children
+    assert not any(map(psutil.pid_exists, processes))
     assert loader.save_state_rank() == state and names(kept) == in_turn(9, start=1)
     with pytest.raises(WorkerError, match="closed"):
         next(iter(loader))
@@ -295,12 +296,16 @@ def test_workers_leave_nothing_behind_but_batches() -> None:
 
 
 @pytest.mark.processes
-def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> None:
-    children = psutil.Process().children(recursive=True)
+@pytest.mark.parametrize("started", [False, True])
+def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start(started: bool) -> None:
+    before = {*psutil.Process().children(recursive=True)}
     loader = get_loader(Streams(config(2)))
+    until(lambda: not started or {*psutil.Process().children(recursive=True)} - before)
     del loader
     gc.collect()
-    until(lambda: psutil.Process().children(recursive=True) == children)
+    with get_loader(Streams(config(3))) as later:  # whose workers start after those of the other
+        assert later.wait_for_workers()
+    until(lambda: {*psutil.Process().children(recursive=True)} <= before)
 
 
 def kinds_of_open_files(pid: int) -> collections.Counter[str]:
@@ -309,14 +314,13 @@ def kinds_of_open_files(pid: int) -> collections.Counter[str]:
 
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
-    server = loader._pool._launcher.server.process.pid
-    workers = psutil.Process(server).children(recursive=True)
-    assert len(workers) >= 3, "those of other loaders among them"
+    workers = loader._pool.processes()  # not all of the server: those of loaders let go before come and end meanwhile
+    assert len(workers) == 3
     for worker in workers:  # which work ahead meanwhile
-        until(lambda pid=worker.pid: kinds_of_open_files(pid).keys() <= {"socket", "/memfd", "anon_inode"})
-        kinds = kinds_of_open_files(worker.pid)  # its channel, its inbox and those of all; what wakes it to help
+        until(lambda pid=worker: kinds_of_open_files(pid).keys() <= {"socket", "/memfd", "anon_inode"})
+        kinds = kinds_of_open_files(worker)  # its channel, its inbox and those of all; what wakes it to help
         assert kinds["socket"] <= 1 + 1 + len(workers) and kinds["anon_inode"] <= 1
-        assert worker.num_threads() == 1 and worker.cwd() == os.getcwd()
+        assert psutil.Process(worker).num_threads() == 1 and psutil.Process(worker).cwd() == os.getcwd()
 
 
 def test_the_global_state_of_one_rank_needs_no_process_group() -> None:

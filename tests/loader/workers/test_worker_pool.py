@@ -14,6 +14,7 @@ from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
 from tests.loader.streams import Streams, config
 from tests.loader.test_loader import some
+from tests.waiting import until
 
 
 @pytest.mark.processes
@@ -43,10 +44,10 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     found = []
     for step in range(8):
         found += some(loader, 5)
-        server = loader._pool._launcher.server.process.pid
-        workers = psutil.Process(server).children()
-        with contextlib.suppress(psutil.NoSuchProcess):  # the one that was killed before
-            workers[step % len(workers)].send_signal(signal.SIGKILL)
+        until(loader._pool.processes)  # else all have just been replaced
+        workers = loader._pool.processes()
+        with contextlib.suppress(ProcessLookupError):  # the one that was killed before
+            os.kill(workers[step % len(workers)], signal.SIGKILL)
     assert found + some(loader, 40) == in_turn(80)
 
 
@@ -58,8 +59,8 @@ def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     assert some(loader, 8) == in_turn(8)
     assert hanging.read_text() == "now"
     server = psutil.Process(loader._pool._launcher.server.process.pid)
-    workers = [os.pidfd_open(worker.pid) for worker in server.children()]
-    assert len(workers) >= 3, "those of other loaders among them"
+    workers = [os.pidfd_open(worker) for worker in loader._pool.processes()]
+    assert len(workers) == 3
     server.send_signal(signal.SIGKILL)
     for worker in workers:
         assert select.select([worker], [], [], 10)[0], "a worker outlived its server"
