@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
-from tests.prepare.converters.originals import captioned_mds
+from tests.plugins.convert.originals import captioned_mds
 from tests.tables import IMAGE, save_to_disk, table_of
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"

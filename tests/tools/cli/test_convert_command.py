@@ -20,7 +20,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.samples import CrudeSample
 from bridge_data.tools.cli import convert_command
 from tests.decode.av import media
-from tests.prepare.converters.originals import (
+from tests.plugins.convert.originals import (
     CAPTIONS,
     NUM,
     caption,
