@@ -59,8 +59,8 @@ class StateExtra:
     """The setting with which a run asks for it, for messages."""
 
     @classmethod
-    def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
-        """The extra of a run over these sources, with these unique names."""
+    def of_data(cls, sources: Sequence[Source], source_ids: Sequence[str]) -> Self:
+        """The extra of a run over these sources, which states call by these ids."""
         return cls()
 
     @classmethod

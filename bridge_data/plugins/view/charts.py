@@ -266,7 +266,7 @@ class TokenLengths:
 def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
     """The tokens of samples of a source, by its number in the plan, drawn at random; none if encoded samples have no
     `tokens` or `input_ids`."""
-    size, name = dataset.plan.sources[source].num_samples, dataset.source_names[source]
+    size, name = dataset.plan.sources[source].num_samples, dataset.source_ids[source]
     end = time.monotonic() + MAX_ENCODE_S
     lengths, num_failed = [], 0
     for index in random.Random(0).sample(range(size), min(NUM_SAMPLED, size)):
