@@ -24,7 +24,7 @@ from bridge_data.data.records import count_samples, stored_number, stored_record
 from bridge_data.data.sample_offsets import encode_offsets, offsets_digest
 from bridge_data.data.withheld import files_of, withheld_in
 from bridge_data.decode.media_kinds import names_media
-from bridge_data.errors import ConfigError, DatasetError, counted, listed
+from bridge_data.errors import DatasetError, counted, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause

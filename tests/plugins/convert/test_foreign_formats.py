@@ -37,7 +37,7 @@ def test_a_package_offers_a_format(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("A rose\nis a rose\n\nThe owl and the pussycat\n\nTyger")
 
     def run(*arguments: object) -> str:
-        words = [sys.executable, "-m", "bridge_data.tools.cli", "convert", *map(str, arguments)]
+        words = [sys.executable, "-m", "bridge_data.cli", "convert", *map(str, arguments)]
         paths = os.pathsep.join([str(tmp_path), *sys.path])
         environment = os.environ | {"PYTHONPATH": paths}
         done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
