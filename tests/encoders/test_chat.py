@@ -7,10 +7,8 @@ from PIL import Image
 from bridge_data import CaptioningSample, TextSample, VQASample
 from bridge_data.encoders import (
     PLAIN_CHAT_TEMPLATE,
-    ContrastiveTaskEncoder,
     ConversationTemplateConfig,
     PretrainingTaskEncoder,
-    SpeechTaskEncoder,
     TranscriptionSample,
     text_encoder,
 )
@@ -25,6 +23,7 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder
 from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 from tests.encoders.multimodal_parts import (
     END,
