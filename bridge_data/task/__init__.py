@@ -11,7 +11,7 @@
     grouping        which samples may be in one batch
     augment         a task encoder around another one
     observer        an object that is called around each stage, for profilers
-    stores          auxiliary files of samples: `file_store`, `dataset_store`, and `cache_pool`, which caches them
+    stores          auxiliary files of samples: `file_store`, `dataset_store`
 
 Names are imported on first use: `import bridge_data` needs none of these modules.
 """

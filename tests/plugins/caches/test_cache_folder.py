@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.caches.cache_folder import CacheFolder
 from bridge_data.task.stores import cache_pool
-from bridge_data.task.stores.cache_pool import CacheFolder
 from tests.task.stores.processes import Child
 
 
