@@ -249,7 +249,7 @@ options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer
 next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
     ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "plugins.tables.parquet_table")
-    ours += ("task.crude_examples", "task.grouping", "task.stores.dataset_store")
+    ours += ("task.grouping", "task.stores.dataset_store")
     heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
