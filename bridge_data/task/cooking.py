@@ -160,9 +160,7 @@ def choose_cooker(
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
-        by_columns = (
-            ", or give sample_type, and field_map, which says which column gives each field" if is_table else ""
-        )
+        columns = ", or give sample_type, and field_map, which says which column gives each field" if is_table else ""
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
             f"Add a Cooker to the task encoder's `cookers` (of chats, `cook_conversation` of bridge_data.encoders), or "
