@@ -84,10 +84,8 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
     default="key",
     help="shard: split whole shards in their order, so that neighbours stay together.",
 )
-@click.option(
-    "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="Bytes in a shard, at most."
-)
-@click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
+@click.option("--max-bytes", default=1_000_000_000, show_default=True, help="Bytes in a shard, at most.")
+@click.option("--max-samples", default=10_000, show_default=True, help="Samples in a shard, at most.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write the samples in a random order.")
 @click.option("--keys", "keys_file", type=ON_DISK, help="Keep only samples whose keys are lines of this file.")
 @where_options
