@@ -8,7 +8,7 @@ none: with this folder deleted, it works on. What it needs of a feature is the p
     StateExtra     what a feature does in lanes, and keeps in states                order/extras.py
     Maker          from references to samples: a `MakerWrapper` goes around it      lanes/maker.py
     PackSource     which samples share a pack                                       lanes/pack_source.py
-    RecordSource   records of another form, of which samples are made                prepare/record_source.py
+    RecordSource   records of another form, of which samples are made               prepare/record_source.py
     LanePool       the processes that run the lanes of a rank                       loader/lane_pool.py
 
 A plug-in is found by the kind and the name of what it offers: a scheme, the ending of a file, the name of a command or
