@@ -25,8 +25,8 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.loader.loader import SavableDataLoader
+from bridge_data.loader.metric_sinks import MetricsReport, line_of
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample
-from bridge_data.plugins.metrics.metric_sinks import MetricsReport, line_of
 from bridge_data.process_counts import COUNTS
 from tests.datamodule.parts import make_module
 
