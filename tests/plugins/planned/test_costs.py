@@ -98,7 +98,7 @@ def test_a_lines_file_has_its_costs_beside_it(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_names_what_was_and_the_command(tmp_path: Path) -> None:
     records = open_shards(write_texts(tmp_path / "data", 10), "train")
-    with pytest.raises(ConfigError, match=r"bridge-data measure .*data --split-part train") as none:
+    with pytest.raises(ConfigError, match=r"bridge-data prepare .*data --costs ENCODER") as none:
         open_costs(records, KEY)
     assert "only with others" not in str(none.value)
     save_costs(records, [[{"tokens": 1}]] * 10)

@@ -38,7 +38,7 @@ def test_data_in_a_store_have_the_costs_of_a_disk_and_are_read_from_a_copy(bucke
     shutil.copytree(folder, bucket.folder / "texts")
     costs = folder / ".nv-meta/costs"
     for path in (folder, f"{bucket.url}/texts"):
-        result = run_command("measure", path, "--task-encoder", WORDS, "--no-progress", "--num-workers", 2)
+        result = run_command("prepare", path, "--costs", WORDS, "--no-progress", "--num-workers", 2)
         assert result.exit_code == 0, result.output
     (written,) = costs.iterdir()
     stored = bucket.folder / "texts/.nv-meta/costs"
@@ -56,7 +56,7 @@ def test_a_join_has_costs_of_its_own_which_those_of_its_members_do_not_replace(t
     path = joined(tmp_path / "j.yaml", members)
     (source,) = prepared_plan(path).sources
     for data in (tmp_path / "a", path, tmp_path / "a"):
-        result = run_command("measure", data, "--task-encoder", WORDS, "--no-progress", "--num-workers", 1)
+        result = run_command("prepare", data, "--costs", WORDS, "--no-progress", "--num-workers", 1)
         assert result.exit_code == 0, result.output
     for one in (source, *load_plan(tmp_path / "a").sources):
         table = open_costs(one.records, Words().costs_key(one))
@@ -67,8 +67,8 @@ def test_a_join_has_costs_of_its_own_which_those_of_its_members_do_not_replace(t
 def test_a_store_that_nobody_may_write_is_an_error(num_workers: int, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 20)
     (folder / ".nv-meta/costs").write_text("in the way")
-    result = run_command("measure", folder, "--task-encoder", WORDS, "--no-progress", "--num-workers", num_workers)
-    assert result.exit_code == 1 and "--out" in result.stderr and "BRIDGE_DATA_COSTS" in result.stderr
+    result = run_command("prepare", folder, "--costs", WORDS, "--no-progress", "--num-workers", num_workers)
+    assert result.exit_code == 1 and "BRIDGE_DATA_COSTS" in result.stderr
 
 
 CAPACITY = 64
