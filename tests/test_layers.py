@@ -17,7 +17,17 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "ignored", "extensions", "limits"),
+    *(
+        "later",
+        "child_process",
+        "process_counts",
+        "samples",
+        "errors",
+        "ignored",
+        "extensions",
+        "limits",
+        "class_paths",
+    ),
     *(
         "options",
         "replacement",

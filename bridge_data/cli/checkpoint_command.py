@@ -60,10 +60,14 @@ class _Checkpoint(click.Group):
         return [*super().list_commands(ctx), *(name[len(_PREFIX) :] for name in theirs if name.startswith(_PREFIX))]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return super().get_command(ctx, name) or COMMANDS.find(_PREFIX + name)
+        found = super().get_command(ctx, name) or COMMANDS.find(_PREFIX + name)
+        return (
+            COMMANDS.get(_PREFIX + name, f"bridge-data {_PREFIX + name}") if found is None and name == _OURS else found
+        )
 
 
-_PREFIX = "checkpoint "
+_PREFIX, _OURS = "checkpoint ", "verify"
+"""How the names of commands of plug-ins begin; the one of them that is in this package."""
 
 
 def _keys(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:

@@ -281,7 +281,7 @@ def test_data_that_were_written_again_in_the_same_shape_are_measured_again(tmp_p
             for path in folder.glob(".nv-meta/*.bridge*"):
                 path.unlink()
         if letters == 50:
-            with pytest.raises(DatasetError, match=r"has changed.*bridge-data measure"):
+            with pytest.raises(DatasetError, match=r"has changed.*bridge-data prepare"):
                 table_of(folder)
         assert measured(folder)[0].num_measured == 40
         assert table_of(folder).take(np.array([1]), "tokens").tolist() == [letters]
@@ -300,7 +300,7 @@ def test_samples_that_were_forgotten_when_others_were_measured_come_back(tmp_pat
     forget_samples(folder, ["000003"], "asked for, later")
     assert ids() == {*range(150)} - {3, *range(60, 80)}
     forget_samples(folder, keys, "back", restore=True)
-    with pytest.raises(DatasetError, match=r"20 samples, the first .*bridge-data measure"):
+    with pytest.raises(DatasetError, match=r"20 samples, the first .*bridge-data prepare"):
         ids()
     assert measured(folder)[0].num_measured == 50  # of their shard
     forget_samples(folder, ["000003"], "back", restore=True)
