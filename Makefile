@@ -52,7 +52,7 @@ test: setup
 # in all its variants and damages, object stores, kills, docs.
 MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task cli plugins/view \
   lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
-  prepare/converters/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
+  plugins/convert/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
   plugins/planned plugins/sharing data/test_prepared.py data/test_records_contract.py data/test_tar_files.py \
   storage/test_atomic.py storage/test_locations.py storage/test_store.py plugins/stores/test_object_store.py) \
   $(filter-out tests/test_forgotten_everywhere.py,$(wildcard tests/test_*.py))
@@ -71,7 +71,7 @@ test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 # Tasks and workers on Ray clusters; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
 # an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
-	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py \
+	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/plugins/ray/test_ray_tasks.py \
 	  tests/plugins/ray/test_ray_workers.py
 
 test-wandb: setup $(PEERS)/wandb/.complete

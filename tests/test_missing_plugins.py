@@ -109,12 +109,13 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
         "a state": ("ledger", state_with_ledger),
         "prepare()": ("join_indexes", lambda: load_dataset(folder / "meta.yaml").prepare()),
         "prepare a metadataset": ("join_indexes", lambda: command("prepare", folder / "meta.yaml")),
-        "convert": (".parquet", lambda: command("convert", folder / "a.parquet", folder / "converted")),
         "a folder of tables": (".parquet", lambda: opened(folder / "tables")),
     }
     found |= {name: (Path(name).suffix, lambda name=name: opened(folder / name)) for name in TABLES}
     found |= {f"{name}://": (name, lambda name=name: read_all(f"{name}://b/k")) for name in table["stores"]}
-    found |= {f"bridge-data {name}": (name, lambda name=name: command(name, data)) for name in table["commands"]}
+    found |= {
+        f"bridge-data {name}": (name, lambda name=name: command(*name.split(), data)) for name in table["commands"]
+    }
     found |= {
         f"{kind}: {name}": (name, lambda kind=kind, name=name: Seam[Any](kind).get(name, needed_by="a setting"))
         for kind, names in table.items()

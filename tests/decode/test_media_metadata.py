@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.decode.media_kinds import known_by_content
+from bridge_data.decode.media_kinds import ending_of, kind_of_ending, known_by_content
 from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaIndex, encode_metadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare.converters.media_files import check_part, ending_of, kind_of_ending
+from bridge_data.plugins.convert.media_files import check_part
 
 
 def write_table(root: Path, rows: list[tuple[str, str, str]]) -> Path:
@@ -31,12 +31,12 @@ def test_metadata_are_found_by_key_in_any_thread_and_process(tmp_path: Path) -> 
     assert found == [ImageMetadata(width=3, height=2, format="JPEG", mode="RGB")] * 2
     assert pickle.loads(pickle.dumps(index)).get("c.wav") == AVMetadata(audio_duration=1.5, audio_channels=2)
     assert [encode_metadata(found[0]), encode_metadata(index.get("c.wav"))] == [IMAGE[2], CLIP[2]]
-    with pytest.raises(SampleError, match=r"no media metadata of 'x.jpg'.*bridge-data prepare-media"):
+    with pytest.raises(SampleError, match=r"no media metadata of 'x.jpg'.*bridge-data prepare"):
         index.get("x.jpg")
 
 
 def test_a_folder_without_metadata_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no media metadata; run `bridge-data prepare-media"):
+    with pytest.raises(ConfigError, match="has no media metadata; run `bridge-data prepare"):
         MediaIndex.open(tmp_path)
     database = tmp_path / ".nv-meta/index.sqlite"
     database.parent.mkdir()
