@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
 
+LINE_EVERY_S = 10.0
+"""How often progress is a line where there is no terminal."""
+
 
 def sized(num_bytes: float) -> str:
     """`512 B`, `3.4 MB`."""
@@ -93,13 +96,21 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that shows progress and the total (None: not known); shows nothing unless `shown`."""
+    """A function that shows progress and the total (None: not known): a bar on a terminal, else, as in a log, a line
+    every `LINE_EVERY_S`. It shows nothing unless `shown`."""
     bar: tqdm[Any] | None = None
-    started = time.time()
+    started = last = time.time()
+    has_bar = sys.stderr.isatty()
 
     def show(done: int, total: int | None) -> None:
-        nonlocal bar
-        if not shown or (bar is None and time.time() - started < SHOWN_AFTER_S):
+        nonlocal bar, last
+        now = time.time()
+        if not shown or (bar is None and now - last < (SHOWN_AFTER_S if has_bar else LINE_EVERY_S)):
+            return
+        if not has_bar:
+            of_all = "" if total is None else f" of {total:,}"
+            click.echo(f"{what}: {done:,}{of_all} {unit} after {now - started:.0f} s", err=True)
+            last = now
             return
         if bar is None:
             bar = _bar(what, unit, started)
@@ -262,7 +273,7 @@ def limits_option(command: Command) -> Command:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 
-progress_option = click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+progress_option = click.option("--progress/--no-progress", default=True, help="Show progress.")
 
 _SETTINGS: dict[str, tuple[type | click.ParamType, str]] = {  # type: ignore[type-arg]
     "--world-size": (click.IntRange(min=1), "Data-parallel ranks."),

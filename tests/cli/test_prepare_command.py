@@ -1,6 +1,11 @@
 import json
+import os
+import pty
 import shlex
 import shutil
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -174,10 +179,22 @@ def test_a_part_without_shards_is_told_if_it_was_asked_for(run: Run, tars: Path)
     assert "no shard for train: shards are not divided, and there are 6" in stderr
 
 
-def test_progress_is_shown(run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
-    result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
-    assert "indexing: 100%" in result.stderr and "6/6" in result.stderr
+def test_progress_is_lines_in_a_log_and_a_bar_on_a_terminal(
+    run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("prepare", tars, "--non-interactive", "--force-overwrite", "--split-ratio", "1,0,0", "--num-workers", 2)
+    assert "indexing:" not in succeeded(run(*command)).stderr  # too soon
+    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0)
+    lines = succeeded(run(*command, "--rescan")).stderr.splitlines()
+    assert "indexing: 6 of 6 shards after 0 s" in lines and not any("%" in line for line in lines)
+    reading, writing = pty.openpty()
+    termios.tcsetwinsize(writing, (24, 80))
+    code = "from bridge_data.cli import main, terminal\nterminal.SHOWN_AFTER_S = 0\nmain()"
+    words = [sys.executable, "-c", code, *map(str, command), "--rescan"]
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=writing, check=True)
+    os.close(writing)
+    assert b"6/6" in os.read(reading, 1 << 16)
+    os.close(reading)
 
 
 def test_metadata_of_media_are_stored_for_folders_and_tars_also_in_one_go(run: Run, raw: Path, tars: Path) -> None:
