@@ -48,6 +48,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "lance": "bridge_data.plugins.tables.table_rows:open_lance",
         "tables": "bridge_data.plugins.tables.table_rows:open_several",
     },
+    "executors": {
+        "ray": "bridge_data.plugins.ray.ray_tasks:RayTasks",
+    },
     "extras": {
         "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
