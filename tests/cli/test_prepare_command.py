@@ -257,7 +257,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
             [*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "json[turns][7]"}'],
             ["json[turns] has no [7]; it is a list of 2"],
         ),
-        (["--task", "0/2", "--merge"], ["leave --merge and --fix-duplicates out"]),
+        (["--task", "0/2", "--fix-duplicates"], ["leave --fix-duplicates out"]),
         (["--task", "2/2"], ["--task 2/2: expected I/N"]),
         (["--executor", "slurm"], ["--executor 'slurm': expected local, ray, or the address of a Ray cluster"]),
     ],
@@ -329,9 +329,9 @@ def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> 
 
 def test_tasks_scan_their_shares_and_are_merged(run: Run, tars: Path) -> None:
     output = told(run, tars, "--task", "1/2").output
-    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --merge when all have" in output
-    merge = ("--merge", "--split-ratio", "8,1,1")
-    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "--merge")
+    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --task merge when all have" in output
+    merge = ("--task", "merge", "--split-ratio", "8,1,1")
+    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "without --task")
     refused(run("prepare", tars, *QUIET, *merge), *messages)
     output = told(run, tars, "--task", "1/2").output
     assert "has scanned 0 shards; " in output and "had been scanned before" in output

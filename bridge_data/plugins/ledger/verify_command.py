@@ -20,7 +20,6 @@ from bridge_data.cli.terminal import (
     echo_json,
     json_option,
     options_of,
-    setting,
     table,
     trust_options,
 )
@@ -175,7 +174,6 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.argument("run", type=_FOLDER)
 @click.option("--ledger", type=LOCATION, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
-@setting("--split-part", default="train")
 @trust_options
 @json_option
 @click.pass_context
