@@ -13,9 +13,9 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
 | `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
-| `commands` | a command of `bridge-data` | `tools.cli` | a click command |
+| `commands` | a command of `bridge-data` | `cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
-| `converters` | a kind of tables | `prepare.converters.source_kinds` | a function that opens them |
+| `converters` | a format of `convert` | `prepare.record_source` | a function that opens its sources |
 | `features` | what a setting needs | whoever reads the setting | as the `Feature` says |
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it
@@ -108,17 +108,43 @@ class Feature(Generic[T]):
 
 
 @contextlib.contextmanager
-def importing(needed_by: str, module: str = "") -> Iterator[None]:
-    """Turn the failed import of `module`, or of what it imports, if that is a plug-in of ours which is not there, into
-    a `ConfigError` that names it and says that `needed_by` needs it."""
+def importing(needed_by: str, module: str = "", otherwise: str = "") -> Iterator[None]:
+    """Turn a failed import, of `module` or of what that imports, into a `ConfigError` that names what is not installed,
+    a plug-in of ours or a package of others, and says that `needed_by` needs it; `otherwise` is another way out."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if not f"{error.name}.".startswith(f"{_PLUGINS}."):
+    except ImportError as error:
+        name = str(error.name)
+        is_missing = isinstance(error, ModuleNotFoundError)
+        if is_missing and f"{name}.".startswith(f"{_PLUGINS}."):
+            plugins = [one.split(".")[2] for one in (name, module) if one.startswith(f"{_PLUGINS}.")]
+            what = f"the plug-in {plugins[0]!r}, which is" if plugins else "plug-ins, which are"
+            raise ConfigError(f"{needed_by} needs {what} not installed: not in {_FOLDER}. {_INSTALL}") from error
+        package = (name if is_missing or not module else module).partition(".")[0]
+        if error.name is None or package == __name__.partition(".")[0]:
             raise
-        plugins = [one.split(".")[2] for one in (str(error.name), module) if one.startswith(f"{_PLUGINS}.")]
-        what = f"the plug-in {plugins[0]!r}, which is" if plugins else "plug-ins, which are"
-        raise ConfigError(f"{needed_by} needs {what} not installed: not in {_FOLDER}. {_INSTALL}") from error
+        line = f"pip install {_INSTALLED_AS.get(package, package)}{otherwise and f', or {otherwise}'}"
+        fault = "is not installed" if is_missing else f"cannot be imported ({error})"
+        raise ConfigError(f"{needed_by} needs the package {package}, which {fault}: {line}") from error
+
+
+def needed_package(module: str, needed_by: str, otherwise: str = "") -> Any:
+    """A module of a package that few need, for `needed_by`.
+
+    Raises:
+        ConfigError: if it cannot be imported, with the command that installs it, or `otherwise`, another way out.
+    """
+    with importing(needed_by, module, otherwise):
+        return importlib.import_module(module)
+
+
+_INSTALLED_AS = {
+    "jsonargparse": "'jsonargparse[signatures]'",
+    "lance": "pylance",
+    "multistorageclient": "'multi-storage-client[boto3]'",
+    "prometheus_client": "prometheus-client",
+}
+"""The names by which packages are installed that have modules of other names."""
 
 
 @functools.cache

@@ -443,3 +443,6 @@ def option_parameters() -> list[inspect.Parameter]:
 
 PART_OF = {name: part for part, fields in option_fields().items() for name in fields}
 """The part of `RunOptions` that has each option, by the option's name."""
+
+MODULE_DEFAULTS = RunOptions.of(num_workers=1, pin_memory=True)
+"""The options of a run for which nothing is given: those that the DataModule has by default."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import Seam
+from bridge_data.extensions import Seam, needed_package
 
 STORES = Seam[type[Path]]("stores")
 
@@ -46,3 +46,14 @@ def test_what_cannot_be_imported_names_its_package(site: Path, target: str) -> N
     install(site, "broken", f"lost = {target}")
     with pytest.raises(ConfigError, match=rf"'lost'.*{target} of broken"):
         STORES.find("lost")
+
+
+def test_a_package_that_is_missing_or_broken_is_named_with_the_way_out(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lance", None)
+    with pytest.raises(ConfigError, match=r"^a table needs .* lance, .*: pip install pylance, or write another"):
+        needed_package("lance", "a table", "write another")
+    (site / "broken_library.py").write_text("from os import what_nobody_has")
+    with pytest.raises(ConfigError, match=r"^a table needs .* broken_library, .*\(.*what_nobody_has"):
+        needed_package("broken_library", "a table")

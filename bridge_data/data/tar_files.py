@@ -17,7 +17,6 @@ Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as docu
 """
 
 import functools
-import importlib
 import logging
 import os
 import re
@@ -30,7 +29,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import DatasetError
+from bridge_data.extensions import needed_package
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage import RangeFile
 
@@ -567,13 +567,8 @@ class GzipTar:
 
 
 def _opened(path: str) -> Any:
-    try:
-        library = importlib.import_module("indexed_gzip")
-    except ImportError:
-        raise ConfigError(
-            f'{path}: reading compressed shards needs a package: pip install "bridge-data[tgz]"; or decompress them: '
-            "gunzip, then `bridge-data prepare`"
-        ) from None
+    decompress = "decompress them: gunzip, then `bridge-data prepare`"
+    library = needed_package("indexed_gzip", f"{path}: reading compressed shards", decompress)
     # The buffer, by default of 1 MiB, is that of `read`: `pread` does not use it.
     return library.IndexedGzipFile(path, spacing=SPACING_BYTES, buffer_size=BLOCK)
 

@@ -14,7 +14,8 @@ evaluations, with `save_state` and `restore_state`.
 
 Megatron saves what `EnergonDataloader.save_state` returns on each rank; Lightning keeps `module.state_dict`.
 
-Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.
+Lightning takes seconds to import, and only the DataModule itself imports it: names are imported when they are first
+used. Without it, the DataModule is for Megatron alone.
 """
 
 from typing import TYPE_CHECKING

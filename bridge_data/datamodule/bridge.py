@@ -470,7 +470,7 @@ class EnergonDatasetBuilder:
         config, groups = self.config, getattr(context, "pg_collection", None)
         assert config.path is not None  # validated
         tokenizer = transformers_tokenizer(context.tokenizer)
-        encoder = self._task_encoder(tokenizer)
+        encoder = self.task_encoder(tokenizer)
         if encoder is not None and not _is_bridge_encoder(config.task_encoder):
             asked = {"seq_length": config.seq_length}
             if isinstance(config.task_encoder, TaskEncoder):
@@ -481,13 +481,14 @@ class EnergonDatasetBuilder:
             tokenizer if encoder is None else None,
             config.image_processor,
             seq_length=config.seq_length,
-            multimodal_sample_config=self._sample_config(),
+            multimodal_sample_config=self.sample_config(),
             task_encoder=encoder,
             pg_collection=groups,
             **config.options(),
         )
 
-    def _task_encoder(self, tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any] | None:
+    def task_encoder(self, tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any] | None:
+        """The task encoder of the settings, with this tokenizer; None for that which the DataModule makes."""
         encoder = self.config.task_encoder
         if encoder is None or isinstance(encoder, TaskEncoder):
             return encoder
@@ -495,7 +496,7 @@ class EnergonDatasetBuilder:
             return encoder.build(self.config, tokenizer)
         return build_bridge_encoder(self.config)
 
-    def _sample_config(self) -> "MultiModalSampleConfig | None":
+    def sample_config(self) -> "MultiModalSampleConfig | None":
         """The sample config of the default encoder."""
         from bridge_data.encoders import MultiModalSampleConfig
 

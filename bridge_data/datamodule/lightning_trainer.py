@@ -2,7 +2,8 @@
 
 Reads the trainer and the batch sizes of the DataModule; the trainer's steps. Returns the number of batches it has
 trained on, and of batches it overfits. Raises `ConfigError` for a trainer whose steps are not those of the DataModule,
-or which never ends though it is told to.
+or which never ends though it is told to. Without `lightning`, which many images for Megatron lack, there is no trainer,
+and the DataModule is a plain class.
 """
 
 import dataclasses
@@ -11,11 +12,22 @@ import math
 import warnings
 from typing import Any
 
-from lightning.pytorch.callbacks import BatchSizeFinder
-
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
+
+
+def data_module_class() -> type:
+    """Lightning's class of DataModules, or `object` where `lightning` cannot be imported."""
+    try:
+        from lightning.pytorch import LightningDataModule
+    except ImportError as error:
+        if error.name != "lightning":  # it is there, but something that it needs is not
+            told = f"lightning is installed, but cannot be imported ({error}): no Trainer can be used"
+            warnings.warn(told, stacklevel=2)
+        return object
+    found: type = LightningDataModule
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +185,8 @@ def check_no_batch_size_finder(trainer: Any) -> None:
     Raises:
         ConfigError: if it does.
     """
+    from lightning.pytorch.callbacks import BatchSizeFinder  # here, where there is a trainer
+
     for callback in trainer.callbacks:
         if isinstance(callback, BatchSizeFinder):
             raise ConfigError(

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
-from lightning.pytorch import LightningDataModule
-
+from bridge_data.class_paths import is_class_path, made_of
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
@@ -34,7 +33,14 @@ from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
+from bridge_data.run_options import (
+    MODULE_DEFAULTS,
+    LoaderConfig,
+    RunOptions,
+    StartMethod,
+    TrainingOptions,
+    option_parameters,
+)
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
 
@@ -56,6 +62,8 @@ _BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]](
 
 _STEP_ASSIGNMENT = Feature[Callable[[LaneDataset, RunOptions, BatchSchedule, int], LaneDataset]]("step_assignment")
 """The data set whose packs of a step are assigned to so many ranks before they are read."""
+
+_Base: Any = lightning_trainer.data_module_class()
 
 
 class _Option:
@@ -98,10 +106,11 @@ class _OfEncoder:
         module.__dict__[self._name] = value
 
 
-class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
+class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is not followed
     """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
-    Megatron takes the loaders from `build()`, or one by one; Lightning asks for them. Data-parallel ranks come from
+    Megatron takes the loaders from `build()`, or one by one; Lightning asks for them, as this is a
+    `LightningDataModule` where `lightning` is installed. Data-parallel ranks come from
     `pg_collection.dp`, else from Megatron's parallel state, else from `torch.distributed`.
 
     Args:
@@ -111,6 +120,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             has. (Megatron's schedules also read `seq_length`, which is the encoder's.)
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
+        task_encoder: a `TaskEncoder`; or `class_path` and `init_args` of one, which gets the tokenizer, image processor
+            and sequence length given here where `init_args` leave out arguments of these names.
         validation_task_encoder: for validation; the one of training if None.
         the others and **kwargs: `RunOptions`. (`ends` is "even" by default for validation in a distributed run.)
 
@@ -119,6 +130,9 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     """
 
     __signature__ = ShownOptions(option_parameters())
+
+    trainer: Any = None
+    """The Lightning trainer that it is attached to, if any."""
 
     options: RunOptions
     """All options. Those that are attributes, too, may be changed there until the loaders are made."""
@@ -155,17 +169,17 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         seq_length: int = _SEQ_LENGTH,
         micro_batch_size: int = 1,
         global_batch_size: int | None = None,
-        num_workers: int = 1,
+        num_workers: int = MODULE_DEFAULTS.worker.num_workers,
         num_val_workers: int | None = None,
-        pin_memory: bool = True,
+        pin_memory: bool = MODULE_DEFAULTS.loader.pin_memory,
         shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
-        # Bare, as jsonargparse takes no init_args for TaskEncoder[...].
-        task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
+        # jsonargparse takes the first type that fits, and leaves it to the DataModule to make the encoder.
+        task_encoder: dict[str, Any] | TaskEncoder | None = None,  # type: ignore[type-arg]
         decoder_seq_length: int | None = None,
         packing_buffer_size: int | None = None,
-        validation_task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
+        validation_task_encoder: dict[str, Any] | TaskEncoder | None = None,  # type: ignore[type-arg]
         pg_collection: "ProcessGroupCollection | None" = None,
         **kwargs: Unpack[DataModuleKeywords],
     ) -> None:
@@ -198,16 +212,21 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._test_dataloader: ValidationDataloader | None = None
         self._checked_skips(1)
         self._early_server = EarlyServer(self._start_method)
-        self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
-        self.validation_task_encoder = validation_task_encoder or self.task_encoder
+        is_given = task_encoder is not None
+        self.task_encoder = self._made("task_encoder", task_encoder) if is_given else self._default_encoder()
+        self.validation_task_encoder = (
+            self._made("validation_task_encoder", validation_task_encoder)
+            if validation_task_encoder
+            else self.task_encoder
+        )
         balance = self.options.trainer.balance
         self._balancing: Balancing | None = None
         """What says how ranks balance a step; None if they do not."""
         if balance is not False and not self.options.assigns_packs:
             balanced_by = _BALANCE.get(needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
-        if task_encoder is not None:
-            self._check_beside(task_encoder)
+        if is_given:
+            self._check_beside(self.task_encoder)
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
@@ -489,6 +508,16 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:
         return on_this_rank(self.options.worker.changed(num_workers=num_workers), self.pg_collection)
+
+    def _made(self, name: str, given: Any) -> TaskEncoder[Any, Any, Any, Any]:
+        """A task encoder; if its class is named, made with tokenizer, image processor and sequence length of this."""
+        if is_class_path(given):
+            length = None if self.seq_length is _SEQ_LENGTH else self.seq_length
+            parts = {"tokenizer": self.tokenizer, "image_processor": self.image_processor, "seq_length": length}
+            given = made_of(given, f"{type(self).__name__}({name})", parts)
+        if not isinstance(given, TaskEncoder):
+            raise ConfigError(f"{type(self).__name__}({name}={given!r}): expected a TaskEncoder, or its class_path")
+        return given
 
     def _check_beside(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
         """Check the settings that are the encoder's; `seq_length` is its own from then on, if it says."""

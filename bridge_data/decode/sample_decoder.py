@@ -75,8 +75,8 @@ def check_format(name: str, part: str) -> None:
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f'part {part!r} needs the package {package}: pip install "bridge-data[formats]" (or pass SampleDecoder a '
-            "handler for it, or leave the part out of the field map)"
+            f"part {part!r} needs the package {package}, which is not installed: pip install {package} (or pass "
+            "SampleDecoder a handler for it, or leave the part out of the field map)"
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import itertools
 import os
 import signal
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bridge_data.child_process import die_with_parent, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.extensions import needed_package
 from bridge_data.options import check_integer
 from bridge_data.storage import may_fork
 
@@ -200,10 +200,7 @@ def _do_on_ray(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def _library() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise ConfigError('tasks on Ray need a package: pip install "bridge-data[ray]"') from None
+    return needed_package("ray", "running tasks on Ray")
 
 
 def executor_named(name: str, num_workers: int | None) -> Executor:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import os
 import zlib
@@ -24,7 +23,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.extensions import needed_package
 from bridge_data.storage import Location
 
 ColumnPath: TypeAlias = tuple[str, ...]
@@ -46,15 +46,12 @@ _NO_CHECKSUM = b"0" * 8
 
 
 def arrow_package(name: str = "pyarrow") -> Any:
-    """The package, or another one of the extra `where`.
+    """The package, or another one, that columns need.
 
     Raises:
         ConfigError: if it is not installed.
     """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f'the package {error.name} is missing: pip install "bridge-data[where]"') from error
+    return needed_package(name, "choosing samples by columns")
 
 
 class ParquetColumns:

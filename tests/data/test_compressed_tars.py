@@ -176,5 +176,5 @@ def test_what_stands_in_the_way_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DatasetError, match=r"a\.tgz: no such file"):
         GzipTar(str(tmp_path / "a.tgz"))
     monkeypatch.setitem(sys.modules, "indexed_gzip", None)
-    with pytest.raises(ConfigError, match=r'pip install "bridge-data\[tgz\]"'):
+    with pytest.raises(ConfigError, match=r"pip install indexed_gzip, or decompress them"):
         prepare_by_ratio(tmp_path, ALL)

@@ -22,7 +22,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from bridge_data import SavableDataLoader
-from bridge_data.tools.cli import main
+from bridge_data.cli import main
 from tests import ranks
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +131,7 @@ class PageRun:
             return "".join(self._call(arguments, block) for arguments in calls)
         with tempfile.TemporaryDirectory() as programs:
             ranks.write_program(Path(programs, "python"))
-            ranks.write_program(Path(programs, "bridge-data"), "bridge_data.tools.cli")
+            ranks.write_program(Path(programs, "bridge-data"), "bridge_data.cli")
             search = os.pathsep.join([programs, str(Path(sys.executable).parent), os.environ["PATH"]])
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", block.text],

@@ -1,4 +1,4 @@
-"""Video and audio: clips of a medium, decoded on request by PyAV (`pip install "bridge-data[av]"`).
+"""Video and audio: clips of a medium, decoded on request by PyAV (`pip install av`).
 
 `AVDecoder` decodes. The names here are Energon's, with its arguments and results: the decoder of media parts, and
 functions for evenly spaced clips and frames. They read the bytes of a part, or an `AVDecoder`, and return an

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import SampleError
+from bridge_data.extensions import needed_package
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ _OPEN_NO_FILES = {"protocol_whitelist": "none"}
 
 
 def import_av() -> Any:
-    try:
-        return importlib.import_module("av")
-    except ImportError as error:
-        raise ConfigError(f'video and audio need PyAV ({error}): pip install "bridge-data[av]"') from error
+    return needed_package("av", "decoding video or audio")
 
 
 @contextlib.contextmanager

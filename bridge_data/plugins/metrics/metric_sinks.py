@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bridge_data.errors import ConfigError, log_throttle
+from bridge_data.extensions import importing
 from bridge_data.loader.metrics import RATES, LoaderMetrics
 from bridge_data.storage.locations import output_on_disk
 from bridge_data.topology import rank_in
@@ -201,9 +202,8 @@ class TensorBoardSink:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = output_on_disk("TensorBoardSink: folder", folder, _APPENDED)
         try:
-            self._writer: Any = self._opened()
-        except ImportError as error:
-            raise _not_installed("TensorBoardSink", error) from error
+            with importing("TensorBoardSink"):
+                self._writer: Any = self._opened()
         except OSError as error:
             raise ConfigError(f"TensorBoardSink({folder!r}): {error}; give a folder that can be written to") from error
 
@@ -239,10 +239,8 @@ class MetricsServer:
     """
 
     def __init__(self, loader: MeasuredLoader, *, rank: int = 0, port: int = 0, host: str = "127.0.0.1") -> None:
-        try:
+        with importing("MetricsServer"):
             from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError as error:
-            raise _not_installed("MetricsServer", error) from error
         registry = CollectorRegistry()
         registry.register(_Collector(loader, rank))
         try:
@@ -320,7 +318,3 @@ class _Collector:
             family.add_metric([self._rank] if label is None else [self._rank, value_label], value)
         found: Metric = family
         return found
-
-
-def _not_installed(name: str, error: ImportError) -> ConfigError:
-    return ConfigError(f'{name} needs a package ({error}): pip install "bridge-data[metrics]"')

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
@@ -131,10 +132,7 @@ def _connected(address: str) -> Any:
     Raises:
         ConfigError: if Ray is not installed, or the cluster cannot be reached.
     """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError:
-        raise ConfigError('workers on Ray need a package: pip install "bridge-data[ray]"') from None
+    ray = needed_package("ray", 'workers="ray"')
     if ray.is_initialized():
         return ray
     is_main = threading.current_thread() is threading.main_thread()

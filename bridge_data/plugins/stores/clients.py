@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import needed_package
 from bridge_data.plugins.stores.hf_bucket import HfBucket
 from bridge_data.plugins.stores.store_requests import (
     FULL_S,
@@ -106,12 +107,7 @@ def _opened(base: str) -> Bucket:
 
 
 def _needed(module: str, base: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'{base}: reading it takes the package {error.name}: pip install "bridge-data[s3]"'
-        ) from error
+    return needed_package(module, f"{base}: reading it")
 
 
 _NO_RETRIES = {"max_retries": 0}

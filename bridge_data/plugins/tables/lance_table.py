@@ -14,7 +14,6 @@ Source: https://lance.org/format/table/
 import contextlib
 import functools
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.extensions import needed_package
 from bridge_data.plugins.tables.table_columns import Column, TableFile, checked_rows, field_of, values_of_rows
 from bridge_data.process_counts import COUNTS
 
@@ -139,7 +139,4 @@ def _package(path: str) -> Any:
     """
     if storage.is_remote(path):
         raise ConfigError(f"{path}: Lance data sets are read from disks only: copy it to one, or mount the store")
-    try:
-        return importlib.import_module("lance")
-    except ImportError as error:
-        raise ConfigError(f'{path}: needs pylance to be read: pip install "bridge-data[lance]"') from error
+    return needed_package("lance", f"{path}: reading it")

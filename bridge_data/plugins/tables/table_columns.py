@@ -31,6 +31,7 @@ from bridge_data import storage
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES
 from bridge_data.decode.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.extensions import needed_package
 
 logger = logging.getLogger("bridge_data")
 
@@ -168,10 +169,7 @@ def pyarrow_for(path: str) -> Any:
     Raises:
         ConfigError: if it is not installed.
     """
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise ConfigError(f'{path}: needs pyarrow to be read: pip install "bridge-data[parquet]"') from error
+    return needed_package("pyarrow", f"{path}: reading it")
 
 
 def columns_of(schema: Any, path: str) -> list[Column]:

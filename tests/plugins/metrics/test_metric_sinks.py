@@ -218,12 +218,13 @@ def test_the_dashboard_shows_every_metric_that_is_served(loader: SavableDataLoad
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-@pytest.mark.parametrize("module", ["prometheus_client", "torch.utils.tensorboard"])
-def test_a_missing_package_is_an_error_that_names_the_extra(
-    module: str, loader: SavableDataLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("module", "package"), [("prometheus_client", "prometheus-client"), ("tensorboard",) * 2])
+def test_a_missing_package_is_an_error_that_names_it(
+    module: str, package: str, loader: SavableDataLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"bridge-data\[metrics\]"):
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(ConfigError, match=f"pip install {package}$"):
         if module == "prometheus_client":
             MetricsServer(loader)
         else:

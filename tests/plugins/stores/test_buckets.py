@@ -160,11 +160,11 @@ def test_where_one_request_of_ten_gets_no_answer_a_read_takes_less_than_twice_as
 @pytest.mark.parametrize(
     ("url", "missing", "told"),
     [
-        ("s3://some/a", "obstore", r'package obstore: pip install "bridge-data\[s3\]"'),
+        ("s3://some/a", "obstore", "the package obstore, which is not installed: pip install obstore"),
         (
             "msc://some/a",
             "multistorageclient",
-            r'package multistorageclient: pip install "bridge-data\[s3\]"',
+            r"the package multistorageclient, .*pip install 'multi-storage-client\[boto3\]'",
         ),
         ("az://container/a", None, r"az://container: cannot be opened: .*Account must be specified"),
         ("msc://nobody/a", None, r'msc://nobody: cannot be opened: .*"nobody"'),

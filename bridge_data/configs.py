@@ -1,0 +1,495 @@
+"""The data of a run as settings: read from what a run is started with, without loading a tokenizer or weights.
+
+Reads a YAML as LightningCLI takes it (its section `data`), with `key=value` that override it; or `package.module:name`
+of a Python function; or the folder of a run, which has its YAML; or the path of data alone, for which the defaults of
+the DataModule hold. Returns a frozen `DataConfig`. Raises `ConfigError` for a setting that does not exist, with the
+nearest one that does, and for a value of another type; each names the file and the setting.
+
+What is expensive is named, not made: a tokenizer by its folder or hub id, a task encoder by `class_path` and
+`init_args`. `DataConfig.build` makes them.
+"""
+
+import dataclasses
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, made_of, reason
+from bridge_data.data.plain_data import parse_yaml_file
+from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
+from bridge_data.plan.formats import find_format
+from bridge_data.run_options import MODULE_DEFAULTS, PART_OF, RunOptions, option_fields
+
+if TYPE_CHECKING:
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    from bridge_data.datamodule.bridge import EnergonDatasetBuilder, EnergonDatasetConfig
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
+    from bridge_data.task import TaskEncoder
+
+DATA_MODULE = "bridge_data.EnergonMultiModalDataModule"
+
+_OWN = ("path", "tokenizer", "image_processor", "task_encoder")
+_OF_ENCODER = ("seq_length", "multimodal_sample_config", "decoder_seq_length", "validation_task_encoder")
+"""Arguments of the DataModule besides the fields of a `DataConfig` that are no `RunOptions`."""
+
+_PROVIDED = ("tokenizer", "image_processor", "seq_length")
+"""What the DataModule passes to the task encoder that it makes of a `ClassPath`."""
+_MADE_LATE = ("tokenizer", "image_processor", "task_encoder", "validation_task_encoder", "cache_pool")
+"""Arguments that may be a `ClassPath` until `build`."""
+
+_NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_YAML = (".yaml", ".yml")
+_MAX_DEPTH = 4
+_MAX_FILES = 50_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """The data of a run: everything that `EnergonMultiModalDataModule` is made of.
+
+    >>> config = DataConfig(path="photos", options={"micro_batch_size": 4, "seed": 3})
+    >>> config.run_options.get("micro_batch_size"), config.run_options.get("num_workers")
+    (4, 1)
+
+    Nothing is opened or loaded before `build`:
+
+    >>> encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder"}
+    >>> chats = DataConfig(path="chats.jsonl", tokenizer="Qwen/Qwen3-8B", task_encoder=encoder)
+    >>> chats.task_encoder["class_path"]
+    'bridge_data.encoders.FamilyTaskEncoder'
+
+    Raises:
+        ConfigError: for an option that does not exist, or is out of range.
+    """
+
+    path: Any
+    """A prepared folder, a metadataset YAML, another file of data, or samples in memory."""
+    tokenizer: Any = None
+    """The folder or hub id of a tokenizer, its `class_path`, or the object."""
+    image_processor: Any = None
+    """The same of an image processor."""
+    task_encoder: "TaskEncoder[Any, Any, Any, Any] | ClassPath | Callable[[], Any] | None" = None
+    """The task encoder, its `class_path` and `init_args`, or a function without arguments that makes it; None for the
+    `MultiModalTaskEncoder`. Arguments named `tokenizer`, `image_processor` and `seq_length` that are left out are those
+    of the run, also in what `init_args` name."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The other arguments of the DataModule, by name: `RunOptions`, and `seq_length` and the like. Those that are left
+    out have its defaults."""
+    data_module: str = DATA_MODULE
+    """The class that is built: the DataModule, or a subclass of yours, which may have arguments of its own."""
+
+    def __post_init__(self) -> None:
+        for name in self.options:
+            if name not in PART_OF and name not in _OF_ENCODER and self.data_module == DATA_MODULE:
+                known = [*PART_OF, *_OF_ENCODER, *_OWN]
+                raise ConfigError(f"the data of a run have no setting {name!r}{did_you_mean(str(name), known)}")
+        _ = self.run_options  # checks them
+
+    @property
+    def run_options(self) -> RunOptions:
+        """The options of the run, with the DataModule's defaults; without a cache pool that is not made yet."""
+        own = {name: value for name, value in self.options.items() if name in PART_OF}
+        if isinstance(own.get("cache_pool"), Mapping):
+            del own["cache_pool"]
+        return MODULE_DEFAULTS.with_options("the data of a run", **own)
+
+    def with_options(self, **options: Any) -> Self:
+        """The same with these options instead of its own.
+
+        >>> DataConfig(path="photos", options={"seed": 3}).with_options(seed=4, num_lanes=16).options
+        {'seed': 4, 'num_lanes': 16}
+        """
+        return dataclasses.replace(self, options={**self.options, **options})
+
+    def build(self, process_groups: "ProcessGroupCollection | None" = None) -> "EnergonMultiModalDataModule":
+        """The DataModule; tokenizer, image processor and task encoder are made now. `process_groups` are Megatron's;
+        None: those of its parallel state, or of `torch.distributed`.
+
+        >>> from bridge_data import DefaultTaskEncoder
+        >>> samples = [{"__key__": str(number), "txt": "a boat"} for number in range(10)]
+        >>> module = DataConfig(path=samples, task_encoder=DefaultTaskEncoder(), options={"num_workers": 0}).build()
+        >>> module.micro_batch_size
+        1
+
+        Raises:
+            ConfigError: if one of them cannot be made, or settings contradict each other.
+        """
+        made = {name: _instance(name, value) for name, value in self._arguments.items()}
+        module: EnergonMultiModalDataModule = _data_module_class(self.data_module)(**made, pg_collection=process_groups)
+        return module
+
+    def build_task_encoder(self) -> "TaskEncoder[Any, Any, Any, Any]":
+        """The task encoder of training alone.
+
+        Raises:
+            ConfigError: if it cannot be made.
+        """
+        from bridge_data.task import TaskEncoder
+
+        if isinstance(self.task_encoder, TaskEncoder):
+            return self.task_encoder
+        return self.with_options(num_workers=0, num_val_workers=0, workers="local").build().task_encoder
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: own[name] for name in _OWN} | {**self.options}
+
+    @classmethod
+    def read(cls, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Self:
+        """The data of the run at `source`: a YAML that LightningCLI takes; `package.module:name` of one of the objects
+        that `of` takes, or of a function that returns one; the folder of a run; or the path of data.
+
+        >>> DataConfig.read("photos", ["micro_batch_size=4", "data.shuffle_buffer_size=null"]).options
+        {'micro_batch_size': 4, 'shuffle_buffer_size': None}
+
+        Args:
+            overrides: `key=value`, such as `micro_batch_size=4`, or `task_encoder.init_args.seq_length=512`; `data.`
+                before the key is optional. Values are YAML.
+
+        Raises:
+            ConfigError: if there is no config, or one that is wrong.
+        """
+        where, fields = _read(os.fspath(source), overrides)
+        try:
+            return cls(**fields)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: data: {error}") from error
+
+    @classmethod
+    def of(cls, run: Any) -> Self:
+        """The settings of an object: a `DataConfig`, a DataModule, an `EnergonDatasetConfig`, or with one a
+        `ConfigContainer` of Megatron-Bridge, whose batch sizes and tokenizer hold.
+
+        >>> from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule
+        >>> module = EnergonMultiModalDataModule("photos", task_encoder=DefaultTaskEncoder(), num_workers=0, seed=3)
+        >>> DataConfig.of(module).options["seed"]
+        3
+
+        Raises:
+            ConfigError: for anything else.
+        """
+        if isinstance(run, cls):
+            return run
+        from bridge_data.datamodule.bridge import EnergonDatasetConfig
+
+        dataset = getattr(run, "dataset", run)
+        if isinstance(dataset, EnergonDatasetConfig):
+            return cls(**_of_bridge(dataset, run))
+        from bridge_data.datamodule.module import EnergonMultiModalDataModule
+
+        if isinstance(run, EnergonMultiModalDataModule):
+            return cls(**_of_module(run, EnergonMultiModalDataModule))
+        raise ConfigError(
+            f"got a {type(run).__name__}, expected a DataConfig, a DataModule, or a ConfigContainer of Megatron-Bridge "
+            "whose dataset is an EnergonDatasetConfig of bridge_data"
+        )
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether `path` is a folder that holds no data, or tars that nobody prepared beside the config of a run."""
+    if not path.is_dir():
+        return False
+    data = find_format(str(path))
+    return data is None or (data.name == "tars" and config_file(path) is not None)
+
+
+def config_file(folder: Path) -> Path | None:
+    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top.
+
+    Raises:
+        ConfigError: if several are equally near.
+    """
+    found = [file for file in files_of_run(folder) if file.suffix in _YAML and _names_data(file)]
+    least = min((len(file.parts) for file in found), default=0)
+    nearest_ones = [file for file in found if len(file.parts) == least]
+    if len(nearest_ones) > 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in nearest_ones)
+        raise ConfigError(f"{folder}: has several configs, {names}: give one of them, or the folder of one run")
+    return next(iter(nearest_ones), None)
+
+
+def files_of_run(folder: Path) -> Iterator[Path]:
+    """The files below the folder of a run, at most four folders down, sorted; those of unfinished checkpoints and of
+    hidden folders are left out.
+
+    Raises:
+        ConfigError: if there are too many.
+    """
+    num_seen = 0
+    for parent, folders, names in os.walk(folder):
+        depth = len(Path(parent).relative_to(folder).parts)
+        folders[:] = sorted(name for name in folders if name[0] != "." and not name.endswith(".partial"))
+        if depth >= _MAX_DEPTH:
+            folders.clear()
+        num_seen += len(names)
+        if num_seen > _MAX_FILES:
+            raise ConfigError(f"{folder}: has over {_MAX_FILES:,} files: give the config of the run instead")
+        for name in sorted(names):
+            if (path := Path(parent, name)).is_file():  # opening a pipe would block
+                yield path
+
+
+def _names_data(file: Path) -> bool:
+    try:
+        content = _content(file)
+    except BridgeDataError:
+        return False
+    data = content.get("data") if isinstance(content, dict) else None
+    given = data.get("init_args", data) if isinstance(data, dict) else None
+    return isinstance(given, dict) and "path" in given
+
+
+def _content(file: Path) -> Any:
+    try:
+        return parse_yaml_file(file.read_bytes(), str(file))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The file (or whatever else) that says the settings, and the fields of its `DataConfig`."""
+    if _NAMED.fullmatch(name) and not os.path.exists(name):
+        return name, _overridden(_of_function(name), overrides, name)
+    path = Path(name)
+    if is_run_folder(path):
+        found = config_file(path)
+        if found is None:
+            raise ConfigError(
+                f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
+                "config.yaml); give the config, or the data"
+            )
+        path = found
+    content = _content(path) if path.suffix in _YAML and path.is_file() else None
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        return name, _overridden(DataConfig(path=name), overrides, name)
+    return str(path), _of_section(data, overrides, str(path))
+
+
+def _of_section(data: Mapping[str, Any], overrides: Sequence[str], where: str) -> dict[str, Any]:
+    """The fields in the section `data` of a YAML: arguments of the DataModule, or of a class with `init_args`."""
+    given, class_name = dict(data), DATA_MODULE
+    if "class_path" in data:
+        class_name = str(data["class_path"])
+        unknown = [name for name in data if name not in ("class_path", "init_args")]
+        if unknown or not isinstance(data.get("init_args", {}), dict):
+            raise ConfigError(f"{where}: data: expected class_path and init_args, got {', '.join(map(str, data))}")
+        given = dict(data.get("init_args", {}))
+        if class_name.startswith("bridge_data.") and class_name.endswith(".EnergonMultiModalDataModule"):
+            class_name = DATA_MODULE
+    given = _parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
+    if "path" not in given:
+        raise ConfigError(f"{where}: data has no path: expected the arguments of EnergonMultiModalDataModule")
+    return _fields(given, class_name)
+
+
+def _fields(arguments: Mapping[str, Any], class_name: str) -> dict[str, Any]:
+    own = {name: value for name, value in arguments.items() if name in _OWN}
+    return own | {
+        "options": {name: arguments[name] for name in arguments if name not in _OWN},
+        "data_module": class_name,
+    }
+
+
+def _overridden(config: DataConfig, overrides: Sequence[str], where: str) -> dict[str, Any]:
+    given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
+    if overrides:
+        changed = {
+            text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides
+        }
+        own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
+        given |= _parsed(own, overrides, where, takes_any=config.data_module != DATA_MODULE)
+    return _fields(given, config.data_module)
+
+
+def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, takes_any: bool) -> dict[str, Any]:
+    """The settings, overridden, of the types that the DataModule has for them. Classes that are named are imported, and
+    their arguments checked, but none of those that are made late."""
+    types = _types()
+    given = functools.reduce(functools.partial(_with_override, known=[*types], takes_any=takes_any), overrides, given)
+    for name in given:
+        if name not in types and not takes_any:
+            raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
+    named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
+    provided = _PROVIDED if {"tokenizer", "image_processor"} & given.keys() or "task_encoder" in named else ()
+    for name, value in named.items():
+        check_class_path(value, f"{where}: data.{name}", provided if name.endswith("task_encoder") else ())
+    plain = {name: given[name] for name in given if name in types and name not in named}
+    return {**given, **_typed(plain, f"{where}: data")}
+
+
+def _typed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Arguments of the DataModule, of its types."""
+    from jsonargparse import ArgumentParser
+
+    parser, types = ArgumentParser(exit_on_error=False), _types()
+    for name in given:
+        parser.add_argument(f"--{name}", type=types[name])
+    try:
+        return dict(vars(parser.instantiate(parser.parse_object(dict(given)))))
+    except BridgeDataError:
+        raise
+    except Exception as error:  # of jsonargparse, or of a class that is made
+        found = re.search(r'Parser key "([\w.]+)"', str(error))
+        raise ConfigError(
+            f"{where}.{found.group(1)}: {reason(error)}" if found else f"{where}: {reason(error)}"
+        ) from error
+
+
+def _with_override(given: Mapping[str, Any], text: str, *, known: Sequence[str], takes_any: bool) -> dict[str, Any]:
+    """The settings with `key=value`."""
+    key, is_one, value = text.partition("=")
+    name, *inner = key.removeprefix("--").removeprefix("data.").removeprefix("init_args.").split(".")
+    if not is_one or not name:
+        raise ConfigError(f"{text}: expected key=value, such as micro_batch_size=4")
+    if name not in known and not takes_any:
+        raise ConfigError(f"{text}: the data of a run have no setting {name!r}{did_you_mean(name, known)}")
+    parsed = value if name in _TEXTS else parse_yaml_file(value.encode(), text)
+    if name.endswith("task_encoder") and not inner and isinstance(parsed, str):
+        parsed = {"class_path": parsed}
+    changed, level = dict(given), (name, *inner)
+    outer = changed
+    for one in level[:-1]:
+        held = outer.get(one)
+        if held is not None and not isinstance(held, Mapping):
+            raise ConfigError(f"{text}: {one} is no mapping, it is {held!r}")
+        outer[one] = outer = dict(held or {})
+    outer[level[-1]] = parsed
+    return changed
+
+
+_TEXTS = ("where", "path")
+"""Settings whose value in `key=value` is the text itself."""
+
+
+def _types() -> dict[str, Any]:
+    """The type of each argument of the DataModule, by name, for jsonargparse."""
+    from bridge_data.encoders.encoder_config import MultiModalSampleConfig
+
+    own: dict[str, Any] = dict.fromkeys((*_OWN, "validation_task_encoder"), Any)
+    own |= {"seq_length": int, "decoder_seq_length": int | None}
+    own |= {"multimodal_sample_config": MultiModalSampleConfig | None}
+    options = {name: field.type for fields in option_fields().values() for name, field in fields.items()}
+    handlers = dict.fromkeys(("global_error_handler", "restore_error_handler"), Callable)
+    return own | options | handlers
+
+
+def _instance(name: str, value: Any) -> Any:
+    """`value`, made if it is named by its class, but for the task encoders, which the DataModule makes."""
+    if name.endswith("task_encoder"):
+        from bridge_data.task import TaskEncoder
+
+        return value() if callable(value) and not isinstance(value, TaskEncoder) else value
+    return made_of(value, name) if name in _MADE_LATE and is_class_path(value) else value
+
+
+def _data_module_class(name: str) -> Any:
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
+
+    if name == DATA_MODULE:
+        return EnergonMultiModalDataModule
+    module, _, attribute = name.rpartition(".")
+    found = getattr(import_here(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, EnergonMultiModalDataModule)):
+        raise ConfigError(f"data: class_path={name}: expected EnergonMultiModalDataModule, or a class derived from it")
+    return found
+
+
+def _of_function(name: str) -> DataConfig:
+    """The config that `package.module:name` is, or returns."""
+    _, found = find_named(name, "config")
+    made = found
+    if callable(found) and not isinstance(found, DataConfig):
+        try:
+            made = found()
+        except Exception as error:
+            raise ConfigError(
+                f"config {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
+                "arguments, name a function without any that returns the DataConfig"
+            ) from error
+    try:
+        return DataConfig.of(made)
+    except ConfigError as error:
+        raise ConfigError(f"config {name!r}: {error}") from error
+
+
+def _of_module(module: "EnergonMultiModalDataModule", default: type) -> dict[str, Any]:
+    options = {name: module.options.get(name) for name in PART_OF}
+    if not module.options.worker.num_lanes_given:
+        del options["num_lanes"]
+    if module.validation_task_encoder is not module.task_encoder:
+        options["validation_task_encoder"] = module.validation_task_encoder
+    kind = type(module)
+    name = DATA_MODULE if kind is default else f"{kind.__module__}.{kind.__qualname__}"
+    return {"path": module.path, "task_encoder": module.task_encoder, "options": options, "data_module": name}
+
+
+def _of_bridge(dataset: "EnergonDatasetConfig", container: Any) -> dict[str, Any]:
+    from bridge_data.datamodule.bridge import EnergonDatasetBuilder
+
+    train, named = getattr(container, "train", None), getattr(container, "tokenizer", None)
+    tokenizer = getattr(named, "tokenizer_model", None)
+    options = {"seq_length": dataset.seq_length} | dataset.options()
+    for option in ("global_batch_size", "rampup_batch_size"):
+        if options.get(option) is None and (value := getattr(train, option, None)) is not None:
+            options[option] = value
+    builder = EnergonDatasetBuilder(dataset)
+    if dataset.task_encoder is not None:
+        encoder = functools.partial(_bridge_encoder, builder, tokenizer)
+        return {"path": dataset.path, "task_encoder": encoder, "options": options}
+    options["multimodal_sample_config"] = builder.sample_config()
+    parts = {"tokenizer": tokenizer, "image_processor": dataset.image_processor}
+    return {"path": dataset.path, "options": options, **parts}
+
+
+def _bridge_encoder(builder: "EnergonDatasetBuilder", tokenizer: Any) -> Any:
+    from bridge_data.encoders.pretrained import open_tokenizer
+
+    return builder.task_encoder(open_tokenizer(tokenizer))
+
+
+def find_named(name: str, what: str = "task encoder") -> tuple[ModuleType, Any]:
+    """The module of `package.module:Name`, which may be in the current folder, and its attribute `Name`; `what` it is.
+
+    Raises:
+        ConfigError: if either does not exist.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(f"{what} {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
+    module = import_here(module_name)
+    try:
+        return module, getattr(module, attribute)
+    except AttributeError:
+        names = ", ".join(sorted(one for one in vars(module) if not one.startswith("_")))
+        raise ConfigError(f"{what} {name!r}: {module.__file__} has no {attribute}; it has {names}") from None
+
+
+def import_here(name: str) -> ModuleType:
+    """The module of this name, which may be in the current folder, where the user's code is.
+
+    Raises:
+        ConfigError: if it cannot be imported.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
+        raise ConfigError(
+            f"no module {error.name!r}: it is neither in {folder} nor installed in {sys.prefix}; run the command where "
+            "`import` finds it, or set PYTHONPATH"
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

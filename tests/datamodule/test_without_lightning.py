@@ -1,0 +1,88 @@
+"""Megatron needs no Lightning: where that is not installed, or broken, the DataModule is a plain class and works."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.datamodule.jobs import run_ranks
+
+pytestmark = pytest.mark.processes
+
+MEGATRON_JOB = """
+import runpy, sys
+sys.modules["lightning"] = None
+from tests.ranks import fork_ranks
+sys.argv = ["megatron_job", *sys.argv[1:]]
+sys.exit(fork_ranks(2, lambda: runpy.run_module("tests.datamodule.megatron_job", run_name="__main__")))
+"""
+
+ALONE = """
+import json, sys
+sys.modules["lightning"] = None
+from tests.datamodule.parts import draw, make_module, take
+
+def module():
+    return make_module(sys.argv[1], num_workers=1, num_val_workers=0, seed=3)
+
+first, seen = module(), {}
+seen["bases"] = [base.__name__ for base in type(first).__bases__]
+train, val = first.build()
+seen["before"] = draw(train, 3)
+state = json.loads(json.dumps(first.state_dict()))
+seen["next"] = draw(train, 3)
+seen["evaluated"] = take(val, 4)
+second = module()
+second.load_state_dict(state)
+seen["loaded"] = second.state_dict() == state
+seen["resumed"] = draw(second.train_dataloader(), 3)
+import bridge_data
+try:
+    bridge_data.MetricsCallback()
+except Exception as error:
+    seen["callback"] = f"{type(error).__name__}: {error}"
+print(json.dumps(seen))
+"""
+
+BROKEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from bridge_data.datamodule.module import EnergonMultiModalDataModule
+print([base.__name__ for base in EnergonMultiModalDataModule.__bases__])
+"""
+
+
+def run(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-W", "always", "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_ranks_of_megatron_see_the_same_without_it(path: Path, tmp_path: Path) -> None:
+    with_it, without = tmp_path / "with", tmp_path / "without"
+    with_it.mkdir()
+    without.mkdir()
+    run(MEGATRON_JOB, without, path)
+    seen = [json.loads((without / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert seen == run_ranks("megatron_job", 2, with_it, path)
+
+
+def test_loaders_and_their_state_need_none(path: Path) -> None:
+    seen = json.loads(run(ALONE, path).splitlines()[-1])
+    assert seen["bases"] == ["object"]
+    assert seen["loaded"] and seen["resumed"] == seen["next"] != seen["before"]
+    assert seen["evaluated"] == [[96], [97], [98], [99]]
+    assert seen["callback"].startswith("ConfigError: ") and "pip install lightning" in seen["callback"]
+
+
+def test_a_broken_one_is_warned_of(tmp_path: Path) -> None:
+    """It would else be missed only by a `Trainer` that takes no plain class."""
+    package = tmp_path / "lightning" / "pytorch"
+    package.mkdir(parents=True)
+    (tmp_path / "lightning" / "__init__.py").touch()
+    (package / "__init__.py").write_text("import torchmetrics_that_nobody_has")
+    printed = run(BROKEN, tmp_path)
+    assert "torchmetrics_that_nobody_has" in printed and printed.endswith("['object']\n")

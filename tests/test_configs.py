@@ -1,0 +1,262 @@
+"""`DataConfig`: the data of a run out of YAML, functions, folders and paths, and the DataModule that it builds."""
+
+import dataclasses
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule
+from bridge_data.configs import DataConfig
+from bridge_data.datamodule.bridge import EnergonDatasetConfig
+from bridge_data.run_options import PART_OF
+from bridge_data.samples import TextSample
+from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.encoders.multimodal_parts import image_processor, make_tokenizer
+
+
+class Adding(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Adds to its numbers."""
+
+    num_made = 0
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        type(self).num_made += 1
+        self.number = number
+
+    def encode_sample(self, sample: TextSample) -> TextSample:
+        return TextSample.derive_from(sample, text=str(int(sample.text) + self.number))
+
+
+ADDING = "tests.test_configs.Adding"
+
+
+class Halves(EnergonMultiModalDataModule):
+    """A DataModule with an argument of its own."""
+
+    def __init__(self, path: Any, portion: int = 1, **options: Any) -> None:
+        super().__init__(path, **options)
+        self.half = portion
+
+
+@dataclasses.dataclass
+class Later:
+    """Settings of a task encoder."""
+
+    number: int = 5
+
+    def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> Adding:
+        assert (dataset.micro_batch_size, tokenizer) == (2, None)
+        return Adding(self.number)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    make_tokenizer().save_pretrained(folder)
+    image_processor().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+def in_yaml(folder: Path, data: Any, **others: Any) -> Path:
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump({"data": data, **others}))
+    return file
+
+
+def test_a_yaml_is_read_as_it_is_and_builds_the_same_run(path: Path, tmp_path: Path) -> None:
+    encoder = {"class_path": ADDING, "init_args": {"number": 1000}}
+    given = {"num_workers": 0, "shuffle_buffer_size": 8, "seed": 3}
+    file = in_yaml(tmp_path, {"path": str(path), "task_encoder": encoder, **given}, trainer={"max_steps": 3})
+    Adding.num_made = 0
+    config = DataConfig.read(file)
+    assert (config.path, config.task_encoder, config.options) == (str(path), encoder, given)
+    assert Adding.num_made == 0, "the task encoder is named, not made"
+    expected = draw(make_module(path, **given).train_dataloader(), 6)
+    assert draw(config.build().train_dataloader(), 6) == [[number + 1000 for number in batch] for batch in expected]
+
+
+def test_a_class_with_init_args_is_read_as_well(path: Path, tmp_path: Path) -> None:
+    plain = {"path": str(path), "micro_batch_size": 2}
+    ours = in_yaml(tmp_path, {"class_path": "bridge_data.EnergonMultiModalDataModule", "init_args": plain})
+    assert DataConfig.read(ours) == DataConfig(path=str(path), options={"micro_batch_size": 2})
+
+    own = {
+        "class_path": "tests.test_configs.Halves",
+        "init_args": {**plain, "portion": 7, "task_encoder": {"class_path": ADDING}},
+    }
+    module = DataConfig.read(in_yaml(tmp_path, own)).build()
+    assert isinstance(module, Halves)
+    assert (module.half, module.micro_batch_size) == (7, 2)
+
+
+def test_overrides_replace_settings_of_any_depth(path: Path, tmp_path: Path) -> None:
+    encoder = {"class_path": ADDING, "init_args": {"number": 1}}
+    file = in_yaml(tmp_path, {"path": str(path), "task_encoder": encoder, "shuffle_buffer_size": 8})
+    overrides = ["data.num_lanes=16", "shuffle_buffer_size=null", "task_encoder.init_args.number=5", "where=a: b"]
+    config = DataConfig.read(file, overrides)
+    assert config.options == {"num_lanes": 16, "shuffle_buffer_size": None, "where": "a: b"}
+    assert config.build_task_encoder().number == 5  # type: ignore[attr-defined]
+    assert DataConfig.read(file, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
+    assert DataConfig.read(path, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
+    assert DataConfig.read(path, ["multimodal_sample_config.patch_size=4"]).options["multimodal_sample_config"]
+
+
+def test_a_tokenizer_is_named_once_for_the_encoder_and_what_it_is_made_of(
+    path: Path, parts: Path, tmp_path: Path
+) -> None:
+    family = {"class_path": "bridge_data.encoders.Llava", "init_args": {"patch_size": 14}}
+    encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"family": family}}
+    data = {"path": str(path), "tokenizer": str(parts), "image_processor": str(parts), "seq_length": 64}
+    file = in_yaml(tmp_path, {**data, "task_encoder": encoder})
+    module = DataConfig.read(file, ["seq_length=96", "task_encoder.init_args.family.init_args.patch_size=16"]).build()
+    assert (module.task_encoder.seq_length, module.task_encoder.family.patch_size) == (96, 16)
+    assert module.task_encoder.tokenizer is module.tokenizer
+    assert module.task_encoder.family.image_processor is module.image_processor
+
+    arguments = ["--config", str(file), "--data.seq_length=80", "--data.task_encoder.config.packer=best_fit"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of arguments that are no command line
+        cli = LightningCLI(BoringModel, EnergonMultiModalDataModule, args=arguments, run=False)
+    assert (cli.datamodule.task_encoder.seq_length, cli.datamodule.task_encoder.config.packer) == (80, "best_fit")
+    assert cli.datamodule.task_encoder.family.image_processor is cli.datamodule.image_processor
+
+
+def test_a_path_has_the_defaults_of_the_datamodule(path: Path) -> None:
+    config = DataConfig.read(path)
+    assert config == DataConfig(path=str(path))
+    module = EnergonMultiModalDataModule(str(path), task_encoder=DefaultTaskEncoder())
+    assert {name: config.run_options.get(name) for name in PART_OF} == {
+        name: module.options.get(name) for name in PART_OF
+    }
+
+
+MINE = """
+import bridge_data
+from bridge_data.configs import DataConfig
+
+def config():
+    return DataConfig(path=PATH, task_encoder=bridge_data.DefaultTaskEncoder(), options={"seed": 3, "num_workers": 0})
+
+def module():
+    return config().build()
+
+def bridge():
+    encoder = bridge_data.DefaultTaskEncoder()
+    return bridge_data.EnergonDatasetConfig(
+        path=PATH, seq_length=64, micro_batch_size=1, num_workers=0, task_encoder=encoder, dataset_kwargs={"seed": 3})
+
+class Container:
+    def __init__(self):
+        self.dataset, self.train = bridge(), Train()
+
+class Train:
+    global_batch_size = 12
+    rampup_batch_size = None
+
+def needs(argument):
+    pass
+
+def other():
+    return 3
+"""
+
+
+@pytest.fixture
+def mine(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_run.py").write_text(MINE.replace("PATH", repr(str(path))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_run", raising=False)
+    return "my_run"
+
+
+@pytest.mark.parametrize("name", ["config", "module", "bridge", "Container"])
+def test_a_function_gives_the_run_that_it_returns(name: str, mine: str, path: Path) -> None:
+    config = DataConfig.read(f"{mine}:{name}")
+    assert config.run_options.get("global_batch_size") == (12 if name == "Container" else None)
+    expected = draw(make_module(path, seed=3, shuffle_buffer_size=100).train_dataloader(), 6)
+    assert draw(config.build().train_dataloader(), 6) == expected
+    assert DataConfig.read(f"{mine}:{name}", ["seed=4"]).run_options.get("seed") == 4
+
+
+def test_the_folder_of_a_run_has_its_config(path: Path, tmp_path: Path) -> None:
+    for folder in ("version_1/deeper", "version_1", ".git"):
+        (tmp_path / folder).mkdir(exist_ok=True, parents=True)
+    in_yaml(tmp_path / "version_1/deeper", {"path": "elsewhere"})
+    (tmp_path / "hparams.yaml").write_text("learning_rate: 1e-3\n")
+    in_yaml(tmp_path / ".git", {"path": "hidden"})
+    in_yaml(tmp_path / "version_1", {"path": str(path), "seed": 3})
+    assert DataConfig.read(tmp_path) == DataConfig(path=str(path), options={"seed": 3})
+    (tmp_path / "version_2").mkdir()
+    in_yaml(tmp_path / "version_2", {"path": str(path)})
+    with pytest.raises(ConfigError, match=r"several configs, version_1/run\.yaml, version_2/run\.yaml"):
+        DataConfig.read(tmp_path)
+
+
+def test_what_is_wrong_is_named_with_its_file(path: Path, tmp_path: Path, mine: str) -> None:
+    encoder = {"class_path": ADDING, "init_args": {"numbr": 1}}
+    for data, expected in (
+        ({"path": "x", "micro_batch_sise": 2}, "'micro_batch_sise'; did you mean 'micro_batch_size'"),
+        ({"path": "x", "micro_batch_size": "many"}, "micro_batch_size"),
+        ({"path": "x", "micro_batch_size": 0}, "micro_batch_size=0"),
+        ({"path": "x", "task_encoder": encoder}, "numbr"),
+        ({"path": "x", "task_encoder": {"class_path": "nowhere.Encoder"}}, "nowhere"),
+        ({"micro_batch_size": 2}, "data has no path"),
+    ):
+        file = in_yaml(tmp_path, data)
+        with pytest.raises(ConfigError) as caught:
+            DataConfig.read(file)
+        assert expected in str(caught.value)
+        assert str(file) in str(caught.value)
+        assert len(str(caught.value)) < 600
+    (tmp_path / "empty").mkdir()
+    for source, overrides, expected in (
+        (str(path), ["sed=3"], "did you mean 'seed'"),
+        (str(path), ["seed"], "expected key=value"),
+        (f"{mine}:nothing", [], "has no nothing"),
+        (f"{mine}:needs", [], "needs() failed"),
+        (f"{mine}:other", [], "got a int"),
+        ("no.such:config", [], "no module 'no'"),
+        (str(tmp_path / "empty"), [], "no YAML in it has data.path"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            DataConfig.read(source, overrides)
+        assert expected in str(caught.value)
+
+
+def test_a_config_of_bridge_makes_its_encoder_when_it_is_built(path: Path) -> None:
+    config = EnergonDatasetConfig(path=str(path), seq_length=64, micro_batch_size=2, pad_to_max_length=True)
+    found = DataConfig.of(config)
+    assert found.options["multimodal_sample_config"].pad_to_max_length
+    assert found.options["seq_length"] == 64
+    made = EnergonDatasetConfig(path=str(path), seq_length=64, micro_batch_size=2, task_encoder=Later())
+    assert isinstance(DataConfig.of(made).build().task_encoder, Adding)
+
+
+def test_settings_are_read_without_what_trains(path: Path, tmp_path: Path) -> None:
+    file = in_yaml(tmp_path, {"path": str(path), "tokenizer": "no/such", "task_encoder": {"class_path": ADDING}})
+    code = f"""
+        import sys
+        sys.modules["tests.test_configs"] = type(sys)("tests.test_configs")
+        import bridge_data
+        sys.modules["tests.test_configs"].Adding = type("Adding", (bridge_data.DefaultTaskEncoder,), {{}})
+        from bridge_data.configs import DataConfig
+        DataConfig.read({str(file)!r}, ["seed=3"]).run_options
+        print([name for name in ("lightning", "transformers", "megatron") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
