@@ -6,8 +6,8 @@ function of plan, seed and lane number; a lane set to a saved state continues ex
 shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as references, and made
 again after a restore; the members of packs and groups are chosen once, and are the same then.
 
-A lane makes a micro-batch in four steps: it draws samples (`Draws`), packs them (with packing; a `PackSource`), fills a
-bucket with such units (`_next_bucket`; with groups, one of several: `_next_group`), and collates the bucket
+A lane makes a micro-batch in four steps: it draws samples (`SampleFeed`), packs them (with packing; a `PackSource`),
+fills a bucket with such units (`_next_bucket`; with groups, one of several: `_next_group`), and collates the bucket
 (`_batches`).
 """
 
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.feed import SampleFeed
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
@@ -40,7 +40,7 @@ logger = logging.getLogger("bridge_data")
 _GROUPED, _PACKS, _BATCHES = "samples or packs to be grouped", "packs", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
-OpenPacks: TypeAlias = Callable[[Draws], PackSource]
+OpenPacks: TypeAlias = Callable[[SampleFeed], PackSource]
 
 
 class Lane:
@@ -94,8 +94,8 @@ class Lane:
             maker=work.maker,
         )
         maker = wrapped(work.maker, wrappers, view)
-        self.draws = Draws(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
-        self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
+        self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
+        self.packs: PackSource | None = None if open_packs is None else open_packs(self.feed)
         if state is not None:
             self._restore(state)
 
@@ -151,7 +151,7 @@ class Lane:
 
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
-        of = self.draws if self.packs is None else self.packs
+        of = self.feed if self.packs is None else self.packs
         return of.upcoming(num_units, most)
 
     def take_skipped(self) -> dict[str, int]:
@@ -179,7 +179,7 @@ class Lane:
                 self._kept[_BATCHES] += 1
                 return batch
             self._open.popleft()
-            self.draws.count_skip(_BATCHES)
+            self.feed.count_skip(_BATCHES)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
@@ -223,8 +223,8 @@ class Lane:
         """The members of the next micro-batch, if there is only one bucket."""
         size = self._batching.batch_size
         assert size is not None
-        bucket, draws = self._buckets.setdefault("", []), self.draws
-        queue = draws.queue
+        bucket, feed = self._buckets.setdefault("", []), self.feed
+        queue = feed.queue
         if self.work.batch_index_known_when_encoding:
             self.work.hooks.batch_index = self._micro_batches * self._num_lanes + self.number
         try:
@@ -233,13 +233,13 @@ class Lane:
                     bucket.append(self._next_pack(self.packs))
                     continue
                 while not queue:
-                    draws.draw(num_missing)
+                    feed.draw(num_missing)
                 if len(queue) <= num_missing:
                     items = [*queue]
                     queue.clear()
                 else:
                     items = [queue.popleft() for _ in range(num_missing)]
-                bucket += [item for item in items if item.sample is not UNREAD or draws.read(item)]
+                bucket += [item for item in items if item.sample is not UNREAD or feed.read(item)]
             return self._buckets.pop("")
         finally:
             self.work.hooks.batch_index = None
@@ -253,7 +253,7 @@ class Lane:
             unit = self._next_unit()
             group = self.work.group(unit, self._batching.batch_size)
             if group is None:
-                self.draws.count_skip(_GROUPED)
+                self.feed.count_skip(_GROUPED)
                 continue
             self._kept[_GROUPED] += 1
             name, size = group
@@ -276,8 +276,8 @@ class Lane:
         if self.packs is not None:
             return self._next_pack(self.packs)
         while True:
-            item = self.draws.next()
-            if self.draws.read(item):
+            item = self.feed.next()
+            if self.feed.read(item):
                 return item
 
     def _next_pack(self, packs: PackSource) -> Pack:
@@ -287,14 +287,14 @@ class Lane:
             if pack is not None:
                 self._kept[_PACKS] += 1
                 return pack
-            self.draws.count_skip(_PACKS)
+            self.feed.count_skip(_PACKS)
 
     def _read(self, unit: Unit) -> bool:
         """Ensure that the payload of a unit is in memory; False if, made again, it is now skipped."""
         if unit.sample is not UNREAD:
             return True
         if not isinstance(unit, Pack):
-            return self.draws.read(unit)
+            return self.feed.read(unit)
         assert self.packs is not None
         made = self.packs.pack(unit.items)
         if made is not None:
@@ -303,15 +303,15 @@ class Lane:
 
     def state(self) -> dict[str, Any]:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
-        if self._head is None or self._head["draws"] != self._cursor.draws:
+        if self._head is None or self._head["draws"] != self._cursor.num_drawn:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        if self.draws.queue or self._buckets or self._open or self._packs_wait:
-            state["pending"] = self.draws.written(self.pending)
+        if self.feed.queue or self._buckets or self._open or self._packs_wait:
+            state["pending"] = self.feed.written(self.pending)
         return state
 
     @property
@@ -322,13 +322,13 @@ class Lane:
     def pending(self) -> Pending[Item, Unit]:
         """All that it has drawn and not emitted."""
         held = _NOTHING if self.packs is None else self.packs.held
-        return Pending(self.draws.queue, held.carried, held.packs, self._buckets, self._open)
+        return Pending(self.feed.queue, held.carried, held.packs, self._buckets, self._open)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
         waiting = [item.ref for item in drawn.items()]
-        if len(kept := self.draws.let_through(waiting)) < len(waiting):
+        if len(kept := self.feed.let_through(waiting)) < len(waiting):
             drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
@@ -338,13 +338,13 @@ class Lane:
             return items[0] if self.packs is None else Pack(items)
 
         pending = drawn.map(lambda part: Item(*part), unit)
-        self.draws.resume(pending.queue, state.get("pending", {}).get("base"))
+        self.feed.resume(pending.queue, state.get("pending", {}).get("base"))
         self._buckets, self._open = pending.buckets, pending.open
         if self.packs is not None:
             self.packs.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
-        if self.draws.ahead is not None:
+        if self.feed.ahead is not None:
             refs = (part.ref for part in drawn.items())
-            while self.draws.ahead.announce(refs):
+            while self.feed.ahead.announce(refs):
                 pass
 
 

@@ -220,7 +220,7 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
+        Without `strict`, weights, added data sets and the batch size may differ, if packs keep the order of lanes;
         differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is resharded; that needs a state with all lanes. A state saved at the end of a
@@ -230,7 +230,7 @@ class LaneDataset:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = parse_state(data)
-        if strict or not self.pack_sources.follows_draws:
+        if strict or not self.pack_sources.keeps_order:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
@@ -325,7 +325,7 @@ class LaneDataset:
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
         if not self._packs:
             return None
-        return lambda draws: self.pack_sources.open(self, draws, lane, state)
+        return lambda feed: self.pack_sources.open(self, feed, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
@@ -333,7 +333,7 @@ class LaneDataset:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
         cuts: list[Cut | None]
-        if not self.pack_sources.follows_draws:
+        if not self.pack_sources.keeps_order:
             cuts = [None] * len(self.plan.sources)
         elif self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)

@@ -150,7 +150,7 @@ class EncodingMaker:
         return [*self.stages, self._limit]
 
     @property
-    def draws(self) -> bool:
+    def is_seeded(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
         selection = self.hooks.functions["select_samples_to_pack"]
         truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None

@@ -296,7 +296,7 @@ class Cursor:
         self._num_lanes = self._rows[0].num_lanes
         self._run_size = min(_RUN, max(_SHORTEST_RUN, _RUNS // len(self._rows)))
         self._block: tuple[int, list[int]] = (-1, [])
-        self.draws = 0
+        self.num_drawn = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
         self.seek({})
 
@@ -317,8 +317,8 @@ class Cursor:
                 self._changed.add(0)
                 refs = run[: -1 - count + len(drawn) : -1]
                 del run[-len(refs) :]
-                drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
-                self.draws += len(refs)
+                drawn += zip(range(self.num_drawn, self.num_drawn + len(refs)), refs, strict=True)
+                self.num_drawn += len(refs)
         elif isinstance(self._blend, Blend | Schedule):
             self._take_of_blend(self._blend, count, drawn)
         elif self._lane_blend is not None:
@@ -328,7 +328,7 @@ class Cursor:
         return drawn
 
     def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
-        runs, changed, ended, draw = self._runs, self._changed, self._ended, self.draws
+        runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn
         number, sources = self._block
         while len(drawn) < count and len(ended) < len(self._rows):
             if draw // DRAWS_PER_BLOCK != number:
@@ -343,7 +343,7 @@ class Cursor:
             if run:
                 drawn.append((draw - 1, run.pop()))
                 changed.add(source)
-                self.draws = draw  # draws of ended sources after the last sample are not part of the state
+                self.num_drawn = draw  # draws of ended sources after the last sample are not part of the state
             else:
                 ended.add(source)
 
@@ -351,9 +351,9 @@ class Cursor:
         while len(drawn) < count and (source := blend.first()) is not None:
             run = self._runs[source]
             if run:
-                drawn.append((self.draws, run.pop()))
+                drawn.append((self.num_drawn, run.pop()))
                 self._changed.add(source)
-                self.draws += 1
+                self.num_drawn += 1
                 blend.draw()
             else:
                 ahead = self._next_run(source)[::-1]
@@ -393,7 +393,7 @@ class Cursor:
                 self._saved_inboxes.pop(str(source), None)
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
-        state: State = {"draws": self.draws, "cursors": dict(self._saved)}
+        state: State = {"draws": self.num_drawn, "cursors": dict(self._saved)}
         if self._lane_blend is not None:
             state["blend"] = self._lane_blend.state()
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
@@ -408,7 +408,7 @@ class Cursor:
 
     def seek(self, state: State) -> None:
         """Continue from a position that `state()` returned; from the beginning, if `state` has none."""
-        self.draws = state.get("draws", 0)
+        self.num_drawn = state.get("draws", 0)
         self._saved, self._saved_inboxes = dict(state.get("cursors", {})), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
         self._inboxes: dict[int, Inbox] = {}

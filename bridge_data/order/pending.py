@@ -188,13 +188,13 @@ def num_pending(state: Mapping[str, Any]) -> int:
 def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
     """The references of `count` draws from the base cursor on, by their offset from it."""
     cursor.seek(base)
-    path, first, end = f"lanes.{cursor.lane}.pending", cursor.draws, cursor.draws + count
+    path, first, end = f"lanes.{cursor.lane}.pending", cursor.num_drawn, cursor.num_drawn + count
     refs: dict[int, SampleRef] = {}
     try:
-        while cursor.draws < end:
-            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.draws)}
+        while cursor.num_drawn < end:
+            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.num_drawn)}
     except StopIteration:
-        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.draws}"
+        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.num_drawn}"
         raise StateError(f"{path}: {fault}; {DAMAGED_STATE}") from None
     except StateError as error:
         raise StateError(f"{path}.base: {error}") from None

@@ -167,7 +167,7 @@ def test_only_draws_that_something_waits_of_are_replayed() -> None:
     order = in_order()
     base = order.state()
     (drawn,) = Pending.decode({"draws": 1 << 40, "pending": {"queue": [3], "base": base}}, order).items()
-    assert (drawn.ref, order.draws) == (SampleRef(0, 0, 3), 4)
+    assert (drawn.ref, order.num_drawn) == (SampleRef(0, 0, 3), 4)
 
 
 def test_a_draw_beyond_the_end_of_the_data_is_refused() -> None:

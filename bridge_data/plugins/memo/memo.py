@@ -130,7 +130,7 @@ def keys_of(
 ) -> list[SampleKeys | None]:
     """The keys of all samples of each source, as `maker` makes them by the `version` that the user names; None for data
     in memory, whose content is unknown."""
-    seed = maker.hooks.worker_config.seed_offset if maker.draws else None
+    seed = maker.hooks.worker_config.seed_offset if maker.is_seeded else None
     keys: list[SampleKeys | None] = []
     encodings = content_keys(maker.hooks.encoder, sources, version)
     for source, source_key, encoding in zip(sources, maker.ids.source_keys, encodings, strict=True):

@@ -26,7 +26,7 @@ from bridge_data.task.hooks import TRUNCATED
 logger = logging.getLogger("bridge_data")
 
 
-class Draws:
+class SampleFeed:
     """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
     together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
 
@@ -154,7 +154,7 @@ class Draws:
     def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
         """Items as a state keeps them. What waits for many batches is written once."""
         base = self._base
-        first = self.cursor.draws if base is None else base["draws"]
+        first = self.cursor.num_drawn if base is None else base["draws"]
         others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
         encoded = others.encode(first)
         if pending.carried:
@@ -204,10 +204,10 @@ class _Lookahead:
 
     def refs(self, count: int) -> list[SampleRef]:
         """The next `count` samples; fewer at the end of the data."""
-        found, now = self._found, self._cursor.draws
+        found, now = self._found, self._cursor.num_drawn
         while found and found[0][0] < now:
             found.popleft()
-        if self._scout is None or self._scout.draws < now:
+        if self._scout is None or self._scout.num_drawn < now:
             self._scout = self._cursor.copy()
         if count > len(found):
             with contextlib.suppress(StopIteration):
