@@ -380,7 +380,7 @@ class RunOptions:
 
     def get(self, name: str) -> Any:
         """The value of an option, by its name."""
-        return getattr(getattr(self, PART_OF[name]), _OTHER_NAMES.get(name, name))
+        return getattr(getattr(self, SECTION_OF[name]), _OTHER_NAMES.get(name, name))
 
     @classmethod
     def of(cls, owner: str = "a run", **given: Any) -> Self:
@@ -393,17 +393,17 @@ class RunOptions:
 
     def with_options(self, owner: str = "a run", **given: Any) -> Self:
         """The same with these options. Errors as of `of`."""
-        parts: dict[str, dict[str, Any]] = {}
+        sections: dict[str, dict[str, Any]] = {}
         for name, value in without_ignored(given).items():
-            if name not in PART_OF:
-                raise unknown_option(owner, name, PART_OF)
-            parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value
+            if name not in SECTION_OF:
+                raise unknown_option(owner, name, SECTION_OF)
+            sections.setdefault(SECTION_OF[name], {})[_OTHER_NAMES.get(name, name)] = value
         try:
             changed: dict[str, Any] = {
-                part: self.worker.changed(**values)
-                if part == "worker"
-                else dataclasses.replace(getattr(self, part), **values)
-                for part, values in parts.items()
+                section: self.worker.changed(**values)
+                if section == "worker"
+                else dataclasses.replace(getattr(self, section), **values)
+                for section, values in sections.items()
             }
         except ConfigError as error:
             text = str(error)
@@ -419,16 +419,16 @@ def unknown_option(owner: str, name: str, known: Collection[str]) -> ConfigError
 
 
 def option_fields() -> dict[str, dict[str, "dataclasses.Field[Any]"]]:
-    """The fields of all options of a run, by the part of `RunOptions` and the name that fronts give them."""
+    """The fields of all options of a run, by the section of `RunOptions` and the name that fronts give them."""
     front_names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
-    parts = {"data": TrainingOptions, "worker": WorkerConfig, "loader": LoaderConfig, "trainer": TrainerOptions}
+    sections = {"data": TrainingOptions, "worker": WorkerConfig, "loader": LoaderConfig, "trainer": TrainerOptions}
     return {
-        part: {
+        section: {
             front_names.get(field.name, field.name): field
             for field in dataclasses.fields(options)
             if field.init and field.name not in DECIDED_BY_THE_JOB
         }
-        for part, options in parts.items()
+        for section, options in sections.items()
     }
 
 
@@ -441,8 +441,8 @@ def option_parameters() -> list[inspect.Parameter]:
     ]
 
 
-PART_OF = {name: part for part, fields in option_fields().items() for name in fields}
-"""The part of `RunOptions` that has each option, by the option's name."""
+SECTION_OF = {name: section for section, fields in option_fields().items() for name in fields}
+"""The section of `RunOptions` that has each option, by the option's name."""
 
 MODULE_DEFAULTS = RunOptions.of(num_workers=1, pin_memory=True)
 """The options of a run for which nothing is given: those that the DataModule has by default."""

@@ -1,6 +1,6 @@
 """What is done to samples together: packs, groups and batches, by the hooks of an encoder.
 
-An `Item` is a part of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
+An `Item` is an output of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
 packing a unit is a `Pack` of items. Neither needs its payload in memory: after a restore, it is read when it is needed.
 
 `Assembly` gets items and units, whose samples are made. Returns which items share a pack, packed samples, the group of
@@ -27,11 +27,11 @@ UNREAD = object()
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Item:
-    """One part of a sample (the only one, except with generators) between its draw and its micro-batch."""
+    """One output of a sample (the only one, except with generators) between its draw and its micro-batch."""
 
     draw: int
     ref: SampleRef
-    part: int
+    output: int
     sample: Any = UNREAD
     num_samples: ClassVar[int] = 1
 
@@ -129,7 +129,7 @@ class Assembly:
             return [unit.sample.__restore_key__ for unit in units]
         source_ids = self._ids.source_ids
         items = [item for unit in units for item in unit.items]
-        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.part) for item in items]
+        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.output) for item in items]
 
     # ----- packs ------------------------------------------------------------------------------------------------------
 
@@ -246,10 +246,10 @@ class Assembly:
             ]
         of_samples = iter(keys)
         made_of = [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.packs else keys
-        for part, batch in enumerate(batches):
-            mark(batch, (BATCH, self.hooks.batch_index or 0, part, *made_of))
+        for output, batch in enumerate(batches):
+            mark(batch, (BATCH, self.hooks.batch_index or 0, output, *made_of))
         return batches
 
     def _first_key(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw random numbers with the key of their first member."""
-        return self._ids.random_key(first.ref, first.part)
+        return self._ids.random_key(first.ref, first.output)

@@ -1,8 +1,8 @@
 """The samples of one lane, in their order, each made by its work.
 
-Reads the references of a cursor. Returns an `Item` for each part of a sample that hooks keep; the others are counted as
-skipped. An item that came back from a state has no payload: `read` makes it again. Raises what hooks and reads raise,
-and `FatalSampleError` when nothing is left of a source.
+Reads the references of a cursor. Returns an `Item` for each output of a sample that hooks keep; the others are counted
+as skipped. An item that came back from a state has no payload: `read` makes it again. Raises what hooks and reads
+raise, and `FatalSampleError` when nothing is left of a source.
 """
 
 import collections
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.lanes.assembly import UNREAD, Assembly, Item, Pack, Unit
-from bridge_data.lanes.maker import Maker, Parts, parts_of
+from bridge_data.lanes.maker import Maker, Outputs, outputs_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
@@ -51,7 +51,7 @@ class SampleFeed:
         self._lookahead = _Lookahead(cursor)
 
     def next(self, num_missing: int = 1) -> Item:
-        """The next part of a sample; the work on the `num_missing` next ones is started together.
+        """The next output of a sample; the work on the `num_missing` next ones is started together.
 
         Raises:
             StopIteration: at the end of the data.
@@ -85,12 +85,12 @@ class SampleFeed:
             for (draw, ref), sample in zip(drawn, many, strict=True):
                 if not are_made:
                     began_ns = times.note(ref, began_ns)
-                if sample.__class__ is not Parts:
+                if sample.__class__ is not Outputs:
                     item = new(Item)  # not by its constructor, which takes three times as long
-                    item.draw, item.ref, item.part, item.sample = draw, ref, 0, sample
+                    item.draw, item.ref, item.output, item.sample = draw, ref, 0, sample
                     queue.append(item)
                 elif sample:
-                    queue += [Item(draw, ref, part, one) for part, one in sample]
+                    queue += [Item(draw, ref, output, one) for output, one in sample]
                 else:
                     self.count_skip(ref[0])
                     continue
@@ -112,12 +112,12 @@ class SampleFeed:
         self.survivals[what].count_skip(*self.work.hooks.last_skip)
 
     def load(self, item: Item) -> dict[int, Any]:
-        """All parts of the sample of an item, made now, by number."""
+        """All outputs of the sample of an item, made now, by number."""
         began_ns, times = time.perf_counter_ns(), self.work.times
         (made,) = self._maker.make((item.ref,))
         times.num_loaded += 1
         times.note(item.ref, began_ns)
-        return dict(parts_of(made))
+        return dict(outputs_of(made))
 
     def read(self, item: Item) -> bool:
         """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
@@ -125,14 +125,14 @@ class SampleFeed:
             return True
         skipped = self.work.hooks.skipped
         num_truncated = skipped[TRUNCATED]
-        parts = self.load(item)
+        outputs = self.load(item)
         if skipped[TRUNCATED] > num_truncated:
             skipped[TRUNCATED] = num_truncated  # it was counted before the resume
-        if item.part not in parts:
+        if item.output not in outputs:
             skipped["restore"] += 1
-            logger.warning("pending sample %s, part %d, was skipped when read again", item.ref, item.part)
+            logger.warning("pending sample %s, output %d, was skipped when read again", item.ref, item.output)
             return False
-        item.sample = parts[item.part]
+        item.sample = outputs[item.output]
         return True
 
     def pack(self, items: Sequence[Item]) -> Pack | None:

@@ -332,18 +332,18 @@ class Lane:
             drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
-        def unit(parts: list[Drawn]) -> Unit:
+        def unit(members: list[Drawn]) -> Unit:
             """A pack, or, without packing, a single item."""
-            items = [Item(*part) for part in parts]
+            items = [Item(*one) for one in members]
             return items[0] if self.packs is None else Pack(items)
 
-        pending = drawn.map(lambda part: Item(*part), unit)
+        pending = drawn.map(lambda one: Item(*one), unit)
         self.feed.resume(pending.queue, state.get("pending", {}).get("base"))
         self._buckets, self._open = pending.buckets, pending.open
         if self.packs is not None:
             self.packs.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
         if self.feed.ahead is not None:
-            refs = (part.ref for part in drawn.items())
+            refs = (one.ref for one in drawn.items())
             while self.feed.ahead.announce(refs):
                 pass
 
@@ -363,10 +363,10 @@ def _look_of(lane: Lane) -> Callable[[int, int], Sequence[SampleRef]]:
 
 
 def _samples_of(units: Sequence[Unit]) -> Ints:
-    """Source, epoch, index and part of the samples in some units, (samples, 4)."""
+    """Source, epoch, index and output of the samples in some units, (samples, 4)."""
     items = [item for unit in units for item in unit.items]
     flat = [*itertools.chain.from_iterable(item.ref for item in items)]
-    flat[3::4] = [item.part for item in items]
+    flat[3::4] = [item.output for item in items]
     return np.array(flat, dtype=np.int64).reshape(-1, 4)
 
 

@@ -20,8 +20,8 @@ NO_OTHERS: Mapping[str, int] = {}
 class Counts(NamedTuple):
     """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
-    `samples` in it (each part of a generator counts). `tokens` without padding, and the `token_slots` that they fill; 0
-    if it has none, see `tokens_of`. Images decoded, bytes read, reads retried; images that are damaged, and those of
+    `samples` in it (each output of a generator counts). `tokens` without padding, and the `token_slots` that they fill;
+    0 if it has none, see `tokens_of`. Images decoded, bytes read, reads retried; images that are damaged, and those of
     which only the first frame was taken; `others` are counts of plug-ins, by their names. `slowest` is the work that
     took longer than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. When the
     trainer asked for this batch, its worker had `ready_batches` ready, out of at most `ready_slots`; 0 and 0 if the

@@ -249,12 +249,12 @@ def _chained_parts(hook: str, first: Callable[[Any], Any], then: Callable[[Any],
     return made if hasattr(made, "__next__") else iter((made,))
 
 
-def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
+def _of_each(hook: str, outputs: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
     skips, has_any = [], False
-    for part in parts:
+    for output in outputs:
         try:
-            made = then(part)
-        except SkipSample as skip:  # of this part alone
+            made = then(output)
+        except SkipSample as skip:  # of this output alone
             skips.append(skip)
             continue
         has_any = True

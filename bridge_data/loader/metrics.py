@@ -73,7 +73,7 @@ class LoaderMetrics:
     """Seconds of these that the trainer waited for batches."""
     batches: int = 0
     samples: int = 0
-    """Samples in the batches; of a generator, each part counts."""
+    """Samples in the batches; of a generator, each output counts."""
     tokens: int = 0
     """Tokens in the batches, without padding; 0 if they have neither `tokens` nor `input_ids`."""
     token_slots: int = 0

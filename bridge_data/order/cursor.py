@@ -6,8 +6,8 @@ state is plain integers, a few per source drawn from. A cursor set to it continu
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a reshard left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
 position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
-`[epoch, index, part]`: single samples, or parts of them. A `Cursor` takes from the streams of all sources, but first
-from their inboxes.
+`[epoch, index, output]`: single samples, or outputs of them. A `Cursor` takes from the streams of all sources, but
+first from their inboxes.
 
 `Blend` and `Schedule` know the source of a draw from its number. A `SampleBlend`, which `PlanOrder` gets by a
 `BlendRule`, is for weights that count something else than samples: it decides by the samples that come. Each lane asks
@@ -36,20 +36,20 @@ Entry = list[Any]
 BEGINNING = (0, 0, 0, 0)
 """The position before the first sample."""
 
-ALL_PARTS = -1
-"""The part number that means the whole sample."""
+ALL_OUTPUTS = -1
+"""The output number that means the whole sample."""
 
 
 class SampleRef(NamedTuple):
     """A sample: number of its source in the plan, epoch, index in the source.
 
-    `part` is the number of one output of a generator hook, if only that one is meant.
+    `output` is the number of one output of a generator hook, if only that one is meant.
     """
 
     source: int
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
-    part: int = ALL_PARTS
+    output: int = ALL_OUTPUTS
 
 
 _RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
@@ -135,7 +135,7 @@ class Inbox:
         """Samples taken by the last `take`, all of the first entry."""
 
     def take(self, count: int) -> list[tuple[int, int, int]]:
-        """(epoch, index, part) of the next `count` samples or fewer; empty at the end. `ALL_PARTS`: a whole sample.
+        """(epoch, index, output) of the next `count` samples or fewer; empty at the end. `ALL_OUTPUTS`: a whole sample.
 
         Raises:
             StateError: if an entry names samples that do not exist.
@@ -145,13 +145,13 @@ class Inbox:
             return []
         head = self._entries[0]
         if not is_slice(head):
-            parts = [(epoch, index, part) for epoch, index, part in head[:count]]
+            outputs = [(epoch, index, output) for epoch, index, output in head[:count]]
             num_samples = self._rows[-1].num_samples
-            for number, (_, index, _) in enumerate(parts):
+            for number, (_, index, _) in enumerate(outputs):
                 if index >= num_samples:
                     raise self._error(head[number], f"there is no sample {index}, the data has {num_samples}")
-            self._num_taken = len(parts)
-            return parts
+            self._num_taken = len(outputs)
+            return outputs
         end = self._rows[head[0] + 1].starts_at(0)
         if self._stream is None:
             self._stream = self._opened(head, end)
@@ -159,7 +159,7 @@ class Inbox:
         if not indices or (epochs[-1], indices[-1]) >= end:
             raise self._error(self._entries[0], "the lane had fewer samples left than the count says")
         self._num_taken = len(indices)
-        return list(zip(epochs, indices, itertools.repeat(ALL_PARTS)))
+        return list(zip(epochs, indices, itertools.repeat(ALL_OUTPUTS)))
 
     def entries(self, unread: int = 0) -> list[Entry]:
         """The remaining entries, for the state, including the last `unread` samples of the last `take`."""
@@ -214,12 +214,12 @@ class Inbox:
 
 
 def is_slice(entry: Entry) -> bool:
-    """Whether an entry is a slice; if not, it is a list of single parts."""
+    """Whether an entry is a slice; if not, it is a list of single outputs."""
     return not isinstance(entry[0], list)
 
 
 def entry_size(entry: Entry) -> int:
-    """The number of samples (or parts of samples) in an entry."""
+    """The number of samples (or outputs of samples) in an entry."""
     if not entry:
         return 0
     return entry[-1] if is_slice(entry) else len(entry)
@@ -240,7 +240,7 @@ class LaneBlend(Protocol):
         """The source that is drawn next, or that must be `put` first if its samples are not known; None at the end."""
 
     def put(self, source: int, indices: Ints, is_whole: NDArray[np.bool_]) -> None:
-        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are parts of
+        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are outputs of
         samples that were drawn before."""
 
     def draw(self) -> None:
@@ -357,8 +357,8 @@ class Cursor:
                 blend.draw()
             else:
                 ahead = self._next_run(source)[::-1]
-                parts = np.array([ref.part for ref in ahead])
-                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
+                outputs = np.array([ref.output for ref in ahead])
+                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), outputs == ALL_OUTPUTS)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
@@ -371,7 +371,7 @@ class Cursor:
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = stream.take_arrays(self._run_size)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()
-        refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_PARTS))
+        refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_OUTPUTS))
         run = self._runs[source] = [*map(_as_reference, refs)]
         return run
 

@@ -43,7 +43,7 @@ class LaneExtra:
 
     def note(self, index: int, samples: Ints) -> Any:
         """Called with the `samples` of each micro-batch that was made, also if its step is skipped: (samples, 4), of
-        each its source, epoch, index and part. `index` is that of the micro-batch in the job. What it returns,
+        each its source, epoch, index and output. `index` is that of the micro-batch in the job. What it returns,
         picklable, comes with the micro-batch to the loader (see `Recorder`)."""
 
     def save(self) -> Any:

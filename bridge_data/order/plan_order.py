@@ -342,13 +342,13 @@ class SampleIds:
     source_ids: Sequence[str]
     source_keys: Sequence[int]
 
-    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
-        """The `__restore_key__` of a part of a sample."""
-        return self.source_ids[ref.source], ref.epoch, ref.index, part
+    def restore_key(self, ref: SampleRef, output: int) -> tuple[str, int, int, int]:
+        """The `__restore_key__` of an output of a sample."""
+        return self.source_ids[ref.source], ref.epoch, ref.index, output
 
-    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
-        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
-        return self.source_keys[ref.source], ref.epoch, ref.index, part
+    def random_key(self, ref: SampleRef, output: int) -> tuple[int, int, int, int]:
+        """What random numbers of an output of a sample depend on, beside the seed and the hook."""
+        return self.source_keys[ref.source], ref.epoch, ref.index, output
 
 
 class Numbering:

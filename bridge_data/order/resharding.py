@@ -168,7 +168,7 @@ def reshard_ordered(
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
-        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+        if refs := [[epoch, firsts[source] + index, output] for source, epoch, index, output in old.loose(lane)]:
             left.append(refs)
         left += old.inbox(lane, 0)
         before = row.num_samples_to(first_block, lane) - taken[lane]
@@ -250,25 +250,25 @@ class _OldLanes:
         )
 
     def loose(self, lane: int) -> list[list[int]]:
-        """`[source, epoch, index, part]` of what a lane has drawn but not emitted, without partly emitted batches."""
+        """`[source, epoch, index, output]` of what a lane has drawn but not emitted, without partly emitted batches."""
         return [*self._pending[lane].loose()] if lane in self._pending else []
 
     def before_row(self, source: int) -> dict[int, list[Entry]]:
         """What each lane has to read of a source before its row: samples drawn but not emitted, then the inbox."""
         found: dict[int, list[Entry]] = collections.defaultdict(list)
-        for lane, parts in self._loose_of[source].items():
-            found[lane].append(parts)
+        for lane, outputs in self._loose_of[source].items():
+            found[lane].append(outputs)
         for lane in self._with_inbox:
             found[lane] += self.inbox(lane, source)
         return {lane: entries for lane, entries in found.items() if entries}
 
     @functools.cached_property
     def _loose_of(self) -> dict[int, dict[int, list[list[int]]]]:
-        """`[epoch, index, part]` of `loose`, by source and lane."""
+        """`[epoch, index, output]` of `loose`, by source and lane."""
         found: dict[int, dict[int, list[list[int]]]] = collections.defaultdict(dict)
         for lane in self._pending:
-            for source, *part in self.loose(lane):
-                found[source].setdefault(lane, []).append(part)
+            for source, *output in self.loose(lane):
+                found[source].setdefault(lane, []).append(output)
         return found
 
     @property
@@ -299,7 +299,7 @@ class _OldLanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, part by part
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, output by output
         return dataclasses.replace(
             self._state,
             generations=generations,

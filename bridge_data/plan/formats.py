@@ -77,7 +77,7 @@ class Format(abc.ABC):
     def describe(self, path: str) -> str:
         """What is at `path`, to end a sentence about a setting that such data do not take."""
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         """The split parts, in their order.
 
         Raises:
@@ -151,7 +151,7 @@ class PreparedFolder(Format):
     def describe(self, path: str) -> str:
         return "has it in its dataset.yaml"
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         return PreparedDataset.open(path, limits).split_parts()
 
     def open(self, reference: Reference, opening: Opening) -> Source:
@@ -251,7 +251,7 @@ class JsonlFile(Format):
     def describe(self, path: str) -> str:
         return "is a JSONL file, whose samples are crude"
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         return list(read_ranges(path, limits=limits) or [WHOLE])
 
     def open(self, reference: Reference, opening: Opening) -> Source:

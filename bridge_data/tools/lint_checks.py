@@ -295,7 +295,7 @@ def check_metadata(root: Path) -> Iterator[Fault]:
         yield Fault("metadata-damaged", str(error), dataset)
     else:
         parts = {}
-        for part in split.parts:
+        for part in split.split_parts:
             try:
                 parts[part] = split.shards(part)
             except BridgeDataError as error:

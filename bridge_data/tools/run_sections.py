@@ -176,7 +176,7 @@ class _Replayed:
                 self._lane.next()
             except StopIteration:
                 return []
-            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
+            units = [[item.ref._replace(output=item.output) for item in unit.items] for unit in self._work.units]
             self._known.append(units)
         return self._known[number]
 
@@ -353,7 +353,7 @@ class RunSection:
                 batches = []
                 for place, units in zip(some, self._lanes.units(lane, some), strict=True):
                     number = place * self.num_lanes + lane
-                    refs = [ref._replace(part=max(0, ref.part)) for unit in units for ref in unit]
+                    refs = [ref._replace(output=max(0, ref.output)) for unit in units for ref in unit]
                     if number not in self._skips:
                         batches.append((number, packed_references(refs)))
                 for one in tallies(batches, self.fingerprints):

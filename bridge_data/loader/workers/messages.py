@@ -171,7 +171,7 @@ class Ready(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The parts of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
+    """The pieces of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
 
     They are in buffer number `buffer` of shared memory; -1: they come with the message itself. The buffer is new if
     `new_capacity_bytes` is not 0 (its descriptor comes with the message); buffers in `retired` are not used any more.
@@ -262,11 +262,11 @@ class Channel:
         """
         flags = _NO_SIGNAL if wait else _NO_SIGNAL | _DO_NOT_WAIT
         data = pickle.dumps(message, 5)
-        parts = [_LENGTH.pack(len(data)), data, *payload]
-        if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
-            self._send_packet(parts, descriptors, flags)
+        pieces = [_LENGTH.pack(len(data)), data, *payload]
+        if sum(map(len, pieces)) <= _MAX_PACKET_BYTES:
+            self._send_packet(pieces, descriptors, flags)
             return
-        file = file_of(b"".join(parts))
+        file = file_of(b"".join(pieces))
         try:
             self._send_packet([_IN_FILE], [file, *descriptors], flags)
         finally:
@@ -289,12 +289,12 @@ class Channel:
 
     # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore their flags.
 
-    def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
+    def _send_packet(self, pieces: list[Any], descriptors: Sequence[int], flags: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
                 try:
-                    self._socket.sendmsg(parts, rights, flags)
+                    self._socket.sendmsg(pieces, rights, flags)
                     return
                 except OSError as error:  # too many descriptors of this user are on the way, and arrive soon
                     if error.errno != errno.ETOOMANYREFS or flags & _DO_NOT_WAIT:

@@ -1,7 +1,7 @@
 """The ledger: sums over keyed hashes of all samples that a run received, so that two runs can be compared.
 
 Reads the references of each micro-batch, and its number in the job. Returns two sums of 128 bits. `positioned` hashes
-(micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
+(micro-batch, position in it, source, epoch, index, output), and is equal on every topology that keeps the lanes;
 `unpositioned` ignores micro-batch and position, and is also equal after a reshard. Sums of parts add up to the sum of
 the whole, in any order; sources count by their ids (fingerprints), not by their numbers in the plan.
 
@@ -10,9 +10,9 @@ Kept only by runs that ask for it. The state of a lane has the sums over what th
 unpositioned]`, sums as 32 hexadecimal digits. `since` is the first micro-batch that is counted: above 0 if the run
 began without a ledger.
 
-References travel as bytes: four int64, little-endian, of each sample, number of its source, epoch, index and part.
+References travel as bytes: four int64, little-endian, of each sample, number of its source, epoch, index and output.
 
-A sum is two independent words mod 2^64. A sample's word is u = splitmix64(k + a * epoch + b * index + c * part) with
+A sum is two independent words mod 2^64. A sample's word is u = splitmix64(k + a * epoch + b * index + c * output) with
 the key k of its source; the unpositioned sum adds u, the positioned one u * (splitmix64(micro-batch) + d * position),
 with other constants for each word. An accidental change cancels out in both words with a probability below
 2^-100; the ledger is not a signature, and does not withstand forgery.
@@ -49,7 +49,7 @@ _SAMPLE_FACTORS = np.array(
     ],
     dtype=np.uint64,
 )
-"""By word: factors of epoch, index and part."""
+"""By word: factors of epoch, index and output."""
 _POSITION_FACTORS = np.array([0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64)
 _NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -100,7 +100,7 @@ class LedgerSums:
 
 
 def columns_of(references: bytes) -> NDArray[np.int64]:
-    """References as (4, samples): source, epoch, index, part."""
+    """References as (4, samples): source, epoch, index, output."""
     return np.frombuffer(references, dtype="<i8").reshape(-1, 4).T.astype(np.int64, order="C")
 
 
@@ -113,7 +113,7 @@ def tallies(batches: Sequence[MicroBatch], source_ids: Sequence[str], repetition
 
 class Columns(NamedTuple):
     """Micro-batches together: their numbers and sizes in samples, and the references of all samples one after another,
-    (4, samples): source, epoch, index, part."""
+    (4, samples): source, epoch, index, output."""
 
     numbers: NDArray[np.int64]
     sizes: NDArray[np.int64]

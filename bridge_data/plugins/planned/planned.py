@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.order import ALL_PARTS, Cursor, SampleRef
+from bridge_data.order import ALL_OUTPUTS, Cursor, SampleRef
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, has_started
@@ -144,7 +144,7 @@ class PackPlanner:
         rows = self._rows([ref])
         placed = np.arange(len(rows.at)) if self.packing.overlong == "alone" else np.flatnonzero(~rows.is_long)
         return {
-            ref._replace(part=int(rows.parts[row])): PlannedMember(
+            ref._replace(output=int(rows.parts[row])): PlannedMember(
                 rows.costs[row].tolist(), len(rows.at), row == placed[0]
             )
             for row in placed.tolist()
@@ -249,7 +249,7 @@ class PackPlanner:
         made = []
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
-            refs_of = [refs[at]._replace(part=part) for at, part in pairs]
+            refs_of = [refs[at]._replace(output=part) for at, part in pairs]
             of_members = (rows.costs[members], rows.loads[members], is_first[members], rows.num_parts[members])
             made.append(PlannedPack(refs_of, *of_members))
         return made, rows.at[placed]
@@ -306,7 +306,7 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
 
 
 def table_of(refs: Sequence[SampleRef]) -> Ints:
-    """References as rows (source, epoch, index, part)."""
+    """References as rows (source, epoch, index, output)."""
     numbers = np.fromiter(itertools.chain.from_iterable(refs), np.int64, 4 * len(refs))
     return numbers.reshape(-1, 4)
 
@@ -541,8 +541,8 @@ class LanePacks:
 
     def member(self, ref: SampleRef, part: int) -> PlannedMember | None:
         """A member of what was taken last, or before the lane's state was saved; None if it is in no pack."""
-        ref = ref._replace(part=part)
-        return self._members.get(ref) or self._packs.planner.members_of(ref._replace(part=ALL_PARTS)).get(ref)
+        ref = ref._replace(output=part)
+        return self._members.get(ref) or self._packs.planner.members_of(ref._replace(output=ALL_OUTPUTS)).get(ref)
 
     @property
     def _shift(self) -> int:

@@ -19,7 +19,7 @@ from bridge_data.lanes.feed import SampleFeed
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
-from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64
 from bridge_data.order.state import LoaderState
@@ -199,7 +199,7 @@ class PlannedSource:
         try:
             while scout.num_taken < now + num_packs and len(self._found) < most:
                 number = scout.num_taken
-                self._found += ((number, ref._replace(part=ALL_PARTS)) for ref in scout.next().members)
+                self._found += ((number, ref._replace(output=ALL_OUTPUTS)) for ref in scout.next().members)
         except StopIteration:
             pass  # the data end
         return [ref for _, ref in self._found[:most]]
@@ -210,7 +210,7 @@ class PlannedSource:
             parts = self._feed.load(item)
             if parts:
                 self._check_parts(item, len(parts))
-            item.sample = parts.get(item.part, UNREAD)
+            item.sample = parts.get(item.output, UNREAD)
         return item.sample is not UNREAD
 
     def _part_of(self, step: ContextStep, items: list[Item]) -> Pack:
@@ -219,8 +219,8 @@ class PlannedSource:
         numbers = {step.members[number]: number for number in step.lengths}
         packs = {}
         for item in items:
-            number = numbers[item.ref._replace(part=item.part)]
-            member = self._packs.member(item.ref, item.part)
+            number = numbers[item.ref._replace(output=item.output)]
+            member = self._packs.member(item.ref, item.output)
             if kept := self._within_budgets([item], [] if member is None else member.costs):
                 packs[number] = self._feed.work.pack(kept)
         made = {number: pack.sample for number, pack in packs.items() if pack is not None}
@@ -234,7 +234,7 @@ class PlannedSource:
         hooks, packing, kept = self._feed.work.hooks, self._packs.packing, []
         left = list(budgets)
         for item in items:
-            costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.part)
+            costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.output)
             if member is not None and costs != member.costs:
                 hooks.skipped[REMEASURED] += 1
                 self._tell_once(f"{self._described(item)} costs {costs}, by the cost index {member.costs}")
@@ -257,7 +257,7 @@ class PlannedSource:
     def _check_parts(self, item: Item, num_made: int) -> None:
         """Count the parts of a sample that are in no pack, or that packs miss, as the hooks make others than measured;
         once for each sample, with the first part that is in a pack."""
-        member = self._packs.member(item.ref, item.part)
+        member = self._packs.member(item.ref, item.output)
         if member is None or member.num_parts == num_made or not member.is_first:
             return
         hooks = self._feed.work.hooks
@@ -345,7 +345,7 @@ def assigned_to(dataset: LaneDataset, num_ranks: int) -> LaneDataset:
 
 def _items_of(members: Iterable[SampleRef]) -> list[Item]:
     """The planned members of a pack, not read yet."""
-    return [Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members]
+    return [Item(OLD, ref._replace(output=ALL_OUTPUTS), ref.output) for ref in members]
 
 
 def sequence_of(sample: Any, length: int) -> dict[str, Any]:
