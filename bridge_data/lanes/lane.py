@@ -46,10 +46,10 @@ OpenPacks: TypeAlias = Callable[[SampleFeed], PackSource]
 class Lane:
     """The stream of one lane, from its start or from `state`.
 
-    `position` is (number of this lane, number of lanes). `sources` are, for each source, its label and number of
-    samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
-    made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
-    needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none.
+    It is lane `number` of `num_lanes`. `sources` are, for each source, its label and number of samples; `ahead` gets
+    the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are made by the maker of
+    `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are needed later. `extras`
+    leave samples out, note what was made, and save with the lane; None: there are none.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Lane:
         work: Assembly,
         batching: Batching,
         *,
-        position: tuple[int, int],
+        number: int,
+        num_lanes: int,
         sources: Sequence[tuple[str, int]],
         state: dict[str, Any] | None = None,
         ahead: ReadAhead | None = None,
@@ -69,7 +70,7 @@ class Lane:
     ) -> None:
         self._extras = extras
         self._cursor, self.work, self._batching = cursor, work, batching
-        self.number, self._num_lanes = position
+        self.number, self._num_lanes = number, num_lanes
         self._micro_batches = self._num_samples = self._num_read = 0
         self._batched: Ints  # last, if extras want to know
         self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
@@ -80,14 +81,14 @@ class Lane:
         self._batches_samples = batching.batch_size is not None or work.groups
         self._ready: collections.deque[Any] = collections.deque()
         self._head: dict[str, Any] | None = None  # the last state of the cursor
-        self._survivals = Survivals(*position, sources)
+        self._survivals = Survivals(number, num_lanes, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
         filtering = extras if extras is not None and extras.leave_out else None
         upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, filtering)
         view = LaneView(
-            number=self.number,
-            num_lanes=self._num_lanes,
+            number=number,
+            num_lanes=num_lanes,
             times=work.times,
             new_upcoming=upcoming,
             new_trial=trial,

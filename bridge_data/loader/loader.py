@@ -70,8 +70,11 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
-    is_within_step = is_idle = False
-    """Each batch comes with the state after it."""
+    is_within_step = False
+    """Whether the last batch came with the state before it, as the rest of its training step is still to come: no, each
+    comes with the state after it."""
+    is_idle = False
+    """Whether this rank gets no batches: each rank of its own lanes does."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
@@ -88,7 +91,7 @@ class SavableDataLoader:
             opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
             self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched: Produced[Any] | None = None
         self._position: Position
         self._go_to(dataset.new_state())
@@ -199,9 +202,9 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         is_ready = self._pool.wait_ready(timeout_s)
-        self._is_in_step = is_in_step
+        self._pool_follows = follows
         return is_ready
 
     def close(self) -> None:
@@ -217,29 +220,29 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prepare_step(self) -> None:
+    def _before_take(self) -> None:
         """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. They
-    # are those of the position while `_is_in_step`. That is unset during each change of either: if one is interrupted,
-    # at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
+    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. While
+    # `_pool_follows`, they go on from the position. That is unset during each change of either: if one is interrupted, at
+    # whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         position = self._position
         while self._fetched is None and (lane := position.turn()) is not None:
-            if not self._is_in_step:
+            if not self._pool_follows:
                 lanes = position.lanes()
                 for recorder in self._recorders.values():
                     recorder.begin(position.state)
                 self._pool.begin(lanes, position.state)
-                self._is_in_step = True
+                self._pool_follows = True
                 continue
-            self._is_in_step = False
+            self._pool_follows = False
             item = self._pool.take(lane)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
@@ -250,18 +253,18 @@ class SavableDataLoader:
                 position.discard(item.state)
             else:
                 self._fetched = item
-            self._is_in_step = True
+            self._pool_follows = True
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         self._fetched = None
         for name, recorder in self._recorders.items():
             recorder.note(self._position.index, item.notes.get(name))
         self._position.advance(item.state)
         self.meter.note(item.counts)
-        self._is_in_step = is_in_step
+        self._pool_follows = follows
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -272,7 +275,7 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched = None
         if self.even_ends is not None:
             self.even_ends.begin(state)
@@ -303,7 +306,7 @@ class Iteration(Timed[Any]):
         if self._stage is _Stage.OVER:
             raise StopIteration
         loader = self._loader
-        loader._prepare_step()
+        loader._before_take()
         batch = self._first() if self._stage is _Stage.BEFORE else self._take_in_pass()
         if batch is _NONE_LEFT:
             self._stage = _Stage.OVER

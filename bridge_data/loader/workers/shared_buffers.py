@@ -6,8 +6,8 @@ no mapping is closed while in use. The memory that the trainer holds is bounded,
 gets private copies.
 
 A worker collates in a buffer, and the message of the batch says where in it the pieces are, uncopied. The buffer goes
-to the trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
-buffer, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
+to the trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in
+one buffer, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
 """
 
 from __future__ import annotations
