@@ -494,8 +494,7 @@ def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        fix = 'pip install "bridge-data[parquet]", or write .jsonl'
-        raise ConfigError(f"{file}: Parquet needs pyarrow: {fix}") from error
+        raise ConfigError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or write .jsonl") from error
     numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
     fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
     texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]

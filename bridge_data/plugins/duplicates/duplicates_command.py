@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, counted
 from bridge_data.limits import Limits
 from bridge_data.plugins.duplicates import DuplicateConfig, DuplicateReport, find_duplicates
 from bridge_data.plugins.duplicates.found_duplicates import MAX_SHOWN, DuplicateCounts, check_folder, check_table
@@ -16,7 +16,6 @@ from bridge_data.plugins.duplicates.sample_rows import FAULTS
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
-    counted,
     echo_report,
     headed,
     in_cli_words,

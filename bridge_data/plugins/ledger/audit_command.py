@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError, StateError
+from bridge_data.errors import ConfigError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
@@ -24,7 +24,6 @@ from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     LOCATION,
-    counted,
     echo_json,
     json_option,
     options_of,

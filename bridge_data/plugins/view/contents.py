@@ -39,11 +39,11 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import bytes_of
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS, frame_numbers, in_mode
-from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.errors import BridgeDataError, ConfigError, SampleError, counted
 from bridge_data.extensions import importing
 from bridge_data.plugins.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.terminal import counted, sized
+from bridge_data.tools.cli.terminal import sized
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError, DatasetError, StateError
+from bridge_data.errors import ConfigError, DatasetError, StateError, counted
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.checkpoint_folder import (
     beside_state,
@@ -33,7 +33,6 @@ from bridge_data.tools.cli.terminal import (
     LOCATION,
     ON_DISK,
     OUTPUT,
-    counted,
     echo_json,
     headed,
     json_option,
@@ -183,8 +182,9 @@ def redist(sources: tuple[Location, ...], target: Location, world_size: int, ste
     save_states(target, found.state.to_dict(), step=step, world_size=world_size)
     num_lanes = found.state.num_lanes
     if num_lanes % world_size:
-        note(f"{world_size} ranks cannot share {num_lanes} lanes equally: they will be resharded when restored")
-    held = f"all {num_lanes:,} lanes in that of rank 0"
+        ranks, lanes = counted(world_size, "rank"), counted(num_lanes, "lane")
+        note(f"{ranks} cannot share {lanes} equally: they will be resharded when restored")
+    held = f"{'all ' * (num_lanes > 1)}{counted(num_lanes, 'lane')} in that of rank 0"
     click.echo(f"{target}: step {step:,}, {counted(world_size, 'file')}, {held}")
 
 

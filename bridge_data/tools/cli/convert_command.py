@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from bridge_data.decode.image import Orientation
-from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.errors import ConfigError, bridge_command, counted
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.declared import Clause, given_clauses
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
@@ -30,7 +30,6 @@ from bridge_data.tools.cli.sample_types import parse_field_map
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     OUTPUT,
-    counted,
     executor_option,
     limits_option,
     named_executor,
@@ -254,7 +253,7 @@ def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], 
     for one in records.notes:
         note(one)
     if not clips_are_checked() and any(column.kind == "clip" for column in columns):
-        note('the headers of clips are not checked: pip install "bridge-data[av]"')
+        note("the headers of clips are not checked: pip install av")
 
 
 def _layout(

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, counted
 from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
-    counted,
     echo_report,
     headed,
     json_option,
@@ -42,10 +41,10 @@ _MAX_OF_A_KIND = 5
 
 
 def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    try:
-        return tuple(int(number) for number in text.split(",")) if text else None
-    except ValueError:
-        raise ConfigError(f"--later-world-sizes {text}: expected numbers, such as 8 or 8,16,24") from None
+    numbers = text.split(",") if text else []
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise ConfigError(f"--later-world-sizes {text}: expected numbers from 1 on, such as 8 or 8,16,24")
+    return tuple(map(int, numbers)) or None
 
 
 @click.command()

@@ -26,7 +26,7 @@ from bridge_data.data.prepared import PreparedDataset, tars_of
 from bridge_data.data.records import count_samples, counts_of, names_of, split_part_of, stored_records
 from bridge_data.data.withheld import withheld
 from bridge_data.decode.media_metadata import MEDIA_TABLE
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, counted, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
@@ -38,7 +38,6 @@ from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
-    counted,
     echo_json,
     headed,
     json_option,

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, counted
 from bridge_data.plan.formats import Opening
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
-    counted,
     echo_report,
     executor_option,
     in_cli_words,

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
-    counted,
     echo_json,
     json_option,
     note,

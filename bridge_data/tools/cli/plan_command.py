@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import counted
 from bridge_data.lanes.datasets import training_data
 from bridge_data.plugins.planned.planned_sources import assigned
 from bridge_data.storage import is_remote
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.tools.cli.terminal import (
     OUTPUT_ON_DISK,
-    counted,
     echo_report,
     headed,
     json_option,

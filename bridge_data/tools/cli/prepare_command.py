@@ -16,7 +16,7 @@ import click
 
 from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, is_prepared
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.errors import ConfigError, bridge_command, listed
+from bridge_data.errors import ConfigError, bridge_command, counted, listed
 from bridge_data.limits import Limits
 from bridge_data.plan.folder_contents import why_no_lines
 from bridge_data.prepare.sample_definitions import (
@@ -52,7 +52,6 @@ from bridge_data.tools.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
     answers,
-    counted,
     executor_option,
     limits_option,
     named_executor,

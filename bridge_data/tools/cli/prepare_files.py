@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.data.subset import gaps
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, counted
 from bridge_data.plan.opening import JOIN_INDEXES
 from bridge_data.prepare.jsonl_lines import (
     LineSplit,
@@ -25,7 +25,7 @@ from bridge_data.prepare.jsonl_lines import (
 from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tars import PrepareConfig
-from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
+from bridge_data.tools.cli.terminal import answers, note, progress_bar, sized, table
 
 if TYPE_CHECKING:
     from bridge_data.plugins.joins.joins import JoinIndex

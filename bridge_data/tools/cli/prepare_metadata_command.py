@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bridge_data.errors import counted
 from bridge_data.limits import Limits
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
@@ -20,7 +21,6 @@ from bridge_data.tools.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
     Command,
-    counted,
     executor_option,
     limits_option,
     named_executor,

@@ -13,7 +13,7 @@ from bridge_data.data.records import bytes_of, split_part_of
 from bridge_data.data.sample_keys import find_sample
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
-from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
+from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, counted
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
 from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
@@ -22,7 +22,6 @@ from bridge_data.samples import CrudeSample
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
-    counted,
     echo_json,
     json_option,
     limits_option,

@@ -27,11 +27,6 @@ SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 shard`, `12,000 shards`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def sized(num_bytes: float) -> str:
     """`512 B`, `3.4 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

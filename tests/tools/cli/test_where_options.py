@@ -60,7 +60,7 @@ SCORES = ("--columns", "scores.parquet")
             0,
             ["40 samples in 4 shards checked, not everything: no faults"],
         ),
-        ("lint texts", "index <", ("--no-progress",), 1, ["error: options: where: "]),
+        ("lint texts", "index <", ("--no-progress",), 1, ["error: where: "]),
     ],
 )
 def test_each_command_looks_at_the_chosen_samples(
