@@ -25,7 +25,7 @@ from bridge_data.extensions import Seam
 from bridge_data.ignored import without_ignored
 from bridge_data.limits import Limits
 from bridge_data.options import check_integer, check_number, check_plain_fields
-from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores import CachePool
@@ -128,9 +128,9 @@ class TrainingOptions(DatasetOptions):
         super().__post_init__()
 
     @functools.cached_property
-    def shuffle(self) -> Shuffle:
+    def shuffle(self) -> ShuffleSettings:
         """How the order is shuffled."""
-        return Shuffle(
+        return ShuffleSettings(
             shuffle_buffer_size=self.shuffle_buffer_size,
             max_samples_per_sequence=self.max_samples_per_sequence,
             epochs_per_shuffle=self.shuffle_over_epochs_multiplier,

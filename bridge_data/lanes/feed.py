@@ -47,7 +47,7 @@ class SampleFeed:
         self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
         self._base: dict[str, Any] | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
-        self._carried, self._packs = _Row(), _Row()
+        self._carried, self._packs = _WrittenOnce(), _WrittenOnce()
         self._lookahead = _Lookahead(cursor)
 
     def next(self, num_missing: int = 1) -> Item:
@@ -145,11 +145,11 @@ class SampleFeed:
     def count_from_here(self) -> None:
         """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
         them. Items of before are named."""
-        self._base, self._carried, self._packs = self.cursor.state(), _Row(), _Row()
+        self._base, self._carried, self._packs = self.cursor.state(), _WrittenOnce(), _WrittenOnce()
 
     def resume(self, queue: collections.deque[Item], base: dict[str, Any] | None) -> None:
         """Continue with the `queue` of a state, and count draws from its `base`."""
-        self.queue, self._base, self._carried, self._packs = queue, base, _Row(), _Row()
+        self.queue, self._base, self._carried, self._packs = queue, base, _WrittenOnce(), _WrittenOnce()
 
     def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
         """Items as a state keeps them. What waits for many batches is written once."""
@@ -172,7 +172,7 @@ class SampleFeed:
         return self._lookahead.refs(min(num_items - len(self.queue), most))
 
 
-class _Row:
+class _WrittenOnce:
     """Items or packs that wait, as they were last written: most of them wait for many batches."""
 
     def __init__(self) -> None:

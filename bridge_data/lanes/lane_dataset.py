@@ -32,7 +32,7 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.cursor import BlendRule
 from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
-from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
+from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
@@ -63,7 +63,7 @@ class LaneDataset:
         self,
         plan: Plan,
         *,
-        shuffle: Shuffle | None,
+        shuffle: ShuffleSettings | None,
         batching: Batching,
         task_encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,

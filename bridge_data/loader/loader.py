@@ -227,9 +227,10 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. While
-    # `_pool_follows`, they go on from the position. That is unset during each change of either: if one is interrupted, at
-    # whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
+    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note.
+    # While `_pool_follows`, they go on from the position. That is unset during each change of either: if one is
+    # interrupted, at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes
+    # twice.
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""

@@ -38,7 +38,7 @@ logger = logging.getLogger("bridge_data")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffle:
+class ShuffleSettings:
     """The shuffle settings of a training order, made of `TrainingOptions`. All fields go into the fingerprint: with a
     new one, states of before are of another order, unless `fingerprint` leaves its default out."""
 
@@ -81,7 +81,7 @@ class PlanOrder:
         self,
         plan: Plan,
         seed: int,
-        shuffle: Shuffle | None,
+        shuffle: ShuffleSettings | None,
         block_size: int,
         rule: BlendRule | None = None,
     ) -> None:

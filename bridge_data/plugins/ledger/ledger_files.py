@@ -15,8 +15,8 @@ A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian),
 letter. `B`, a beginning: JSON with the micro-batch where the rank continues, the repetition of finite data, and the
 names and labels of the sources. `M`, micro-batches: two uint32 (micro-batches, samples), then six columns: number of
 each micro-batch, its number of samples, then source, epoch, index and output of each sample. A column is its lowest
-value (int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5 bytes
-a sample.
+value (int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5
+bytes a sample.
 """
 
 import bisect

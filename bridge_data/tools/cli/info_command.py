@@ -53,7 +53,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from bridge_data.order.plan_order import Shuffle
+    from bridge_data.order.plan_order import ShuffleSettings
     from bridge_data.tools.missing_parts import PartCount
 
 _Found: TypeAlias = tuple[dict[str, Any], list[str]]
@@ -112,9 +112,11 @@ def info(
         click.echo("\n".join(lines))
     is_sound = not any("error" in part for part in (facts["sample_type"] or {}, *facts["split_parts"]))
     if num_lanes is not None and is_sound:
-        from bridge_data.order.plan_order import Shuffle  # imports numpy, which nothing else here needs
+        from bridge_data.order.plan_order import ShuffleSettings  # imports numpy, which nothing else here needs
 
-        shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
+        shuffle = ShuffleSettings(
+            shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence
+        )
         sources = load_plan(path, split_part="train", where=where, columns=columns, **trust).sources
         shares = [_lane_shares(source, num_lanes, shuffle) for source in sources]
         facts["lanes"] = [of_source for of_source, _ in shares]
@@ -460,7 +462,7 @@ def _described(sample_type: dict[str, Any] | None, file: str) -> Iterator[str]:
         yield f", subflavors {json.dumps(sample_type['subflavors'], ensure_ascii=False)}"
 
 
-def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> _Found:
+def _lane_shares(source: Source, num_lanes: int, shuffle: "ShuffleSettings") -> _Found:
     """How an order assigns the samples of a data set: chunks, windows, and a lane's share of an epoch."""
     from bridge_data.order.row import ChunkTable
     from bridge_data.tools.mixing import overlap
