@@ -17,7 +17,7 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "ignored", "extensions", "limits"),
+    *("later", "child_process", "counts", "samples", "errors", "ignored", "extensions", "limits"),
     *(
         "options",
         "replacement",

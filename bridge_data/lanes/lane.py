@@ -21,18 +21,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bridge_data.counts import COUNTS, CountValues
 from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
 from bridge_data.lanes.feed import SampleFeed
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
-from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.order.row import Ints
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
@@ -119,9 +119,7 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
-        COUNTS.num_images = COUNTS.num_damaged_images = COUNTS.num_first_frames = (
-            0  # what else this process decoded is in no batch
-        )
+        COUNTS.forget_images()  # what else this process decoded
         try:
             with self.work.hooks:
                 batch = with_tensors(self._next_batch())
@@ -137,18 +135,10 @@ class Lane:
         return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
 
     def _counts(self, batch: Any) -> CountValues:
-        """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
-        if images := COUNTS.num_images:
-            COUNTS.num_images -= images
-        if bytes_read := COUNTS.num_bytes:
-            COUNTS.num_bytes -= bytes_read
-        if retries := COUNTS.num_retries:
-            COUNTS.num_retries -= retries
+        """The `BatchCounts` of a new batch, in the order of their fields; it takes those of the process."""
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
-        others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
-        noted = COUNTS.take_image_notes()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
+        return *COUNTS.take(), self._num_samples, tokens, slots, COUNTS.take_others(), slowest
 
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""

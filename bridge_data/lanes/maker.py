@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from bridge_data.counts import COUNTS, NONE_SLOWEST
 from bridge_data.data import RawSample
 from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.plan_order import SampleIds
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
 from bridge_data.task import Hooks, Packing, SourceCook
@@ -307,7 +306,7 @@ class Outcome(NamedTuple):
     """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
     last_skip: tuple[str, str]
     counts: tuple[int, ...]
-    """As `ProcessCounts.saved`, without the time."""
+    """As `Counters.saved`, without the time."""
     took_ns: int
     is_positional: bool = False
     """Whether a hook has asked where in the job it runs: see `HookContext`."""
@@ -345,7 +344,7 @@ class SampleTimes:
         return loading
 
     def take_slowest(self) -> tuple[int, int, int, int]:
-        """`Counts.slowest` since the last call."""
+        """`BatchCounts.slowest` since the last call."""
         if self._slowest is None:
             return NONE_SLOWEST
         (source, epoch, index, _), self._slowest = self._slowest, None

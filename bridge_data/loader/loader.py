@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
+from bridge_data.counts import BatchCounts
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
@@ -250,7 +251,7 @@ class SavableDataLoader:
             if isinstance(item, Ended):
                 position.end_lane()
             elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
-                self.meter.count_skips({SKIPPED: item.counts[0]})
+                self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
                 position.discard(item.state)
             else:
                 self._fetched = item
@@ -264,7 +265,7 @@ class SavableDataLoader:
         for name, recorder in self._recorders.items():
             recorder.note(self._position.index, item.notes.get(name))
         self._position.advance(item.state)
-        self.meter.note(item.counts)
+        self.meter.note(item.counts, item.ready_batches, item.ready_slots)
         self._pool_follows = follows
         return item.batch
 

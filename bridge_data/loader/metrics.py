@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, added, summed
 from bridge_data.errors import DatasetError
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, added, sums_of
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.order import BEGINNING, SampleRef
 from bridge_data.order.cursor import entry_size
@@ -82,12 +82,12 @@ class LoaderMetrics:
     """Images decoded."""
     bytes_read: int = 0
     """Bytes read of shards and auxiliary files, as stored."""
+    retries: int = 0
+    """Reads retried after a transient fault."""
     damaged_images: int = 0
     """JPEGs whose content is damaged: their decoder has guessed the rest of the pixels."""
     first_frames: int = 0
     """Images of several frames or pages of which only the first was taken."""
-    retries: int = 0
-    """Reads retried after a transient fault."""
     others: Mapping[str, int] = dataclasses.field(default_factory=collections.Counter)
     """What plug-ins count, by their names: 0 for any other name."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -178,12 +178,12 @@ RATES = (
 """The properties that are rates and shares."""
 _MEMORY = ("trainer_bytes", "workers_bytes")
 _TIMES = ("elapsed_s", "wait_s")
-_COUNTS = (
-    *_TIMES,
-    *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
-    *("damaged_images", "first_frames"),
-    *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
+_COUNTS = tuple(
+    field.name
+    for field in dataclasses.fields(LoaderMetrics)
+    if field.type in ("int", "float") and field.name not in ("num_ranks", *_MEMORY)
 )
+"""Fields that are counted from the start: an interval has the difference of two."""
 
 
 class Meter:
@@ -193,12 +193,13 @@ class Meter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.batches = 0
-        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self._counted: tuple[CountValues, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self._ready_batches = self._ready_slots = 0
         self.skipped: dict[str, int] = {}
         """Samples skipped, by stage."""
         self.num_truncated = self.num_failed = 0
         self.elapsed_s = self.wait_s = 0.0
-        self._slowest_key = NO_COUNTS.slowest, ""  # the slowest sample whose key was read last, and its key
+        self._slowest_key = NONE_SLOWEST, ""  # the slowest sample whose key was read last, and its key
 
     def count_skips(self, skipped: Mapping[str, int]) -> None:
         """Count what a lane has skipped since its last batch."""
@@ -210,26 +211,27 @@ class Meter:
             else:
                 self.skipped[stage] = self.skipped.get(stage, 0) + count
 
-    def note(self, counts: CountValues) -> None:
-        """Count a batch that was handed out."""
+    def note(self, counts: CountValues, ready_batches: int, ready_slots: int) -> None:
+        """Count a batch that was handed out; the numbers are those of its `Produced`."""
         self.batches += 1
+        self._ready_batches += ready_batches
+        self._ready_slots += ready_slots
         _, counted = self._counted
         counted.append(counts)
         if len(counted) == _MAX_COUNTED:  # summing many together costs little
-            self._counted = self.counts, []
+            self._counted = self._sums(), []
 
-    @property
-    def counts(self) -> Counts:
+    def _sums(self) -> CountValues:
         """The sums over all batches noted. Any thread may call it."""
         before, counted = self._counted
-        return sums_of([before, *counted])
+        return summed([before, *counted])
 
     def measured(
         self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
     ) -> LoaderMetrics:
         """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
         replaced."""
-        counts = self.counts._asdict()
+        counts = dataclasses.asdict(BatchCounts(*self._sums()))
         return LoaderMetrics(
             elapsed_s=self.elapsed_s,
             wait_s=self.wait_s,
@@ -241,6 +243,8 @@ class Meter:
             failed=self.num_failed,
             truncated=self.num_truncated,
             worker_restarts=num_restarts,
+            ready_batches=self._ready_batches,
+            ready_slots=self._ready_slots,
             epochs=_epochs(state, dataset),
             trainer_bytes=_resident_bytes(os.getpid()),
             workers_bytes=sum(map(_resident_bytes, workers)),

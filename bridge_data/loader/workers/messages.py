@@ -185,7 +185,7 @@ class Body(NamedTuple):
 
 class BatchMessage(NamedTuple):
     """Worker to trainer: a batch of the lane, with the change from the lane's state before it to the state after it,
-    and the values of its `Counts` without the last two.
+    and the values of its `BatchCounts`.
 
     `number` counts the items since each `Begin` from 0, so that a lost message is noticed.
     """

@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
@@ -37,7 +38,6 @@ from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcom
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
-from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, pieces_of, writable_content

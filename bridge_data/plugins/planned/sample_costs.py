@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.assembly import Batching
@@ -22,7 +23,6 @@ from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import no_arena
 from bridge_data.task import TaskEncoder
 from bridge_data.task.stores import CachePool

@@ -24,10 +24,10 @@ from bridge_data import (
     get_savable_loader,
     get_train_dataset,
 )
+from bridge_data.counts import COUNTS
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample
 from bridge_data.plugins.metrics.metric_sinks import MetricsReport, line_of
-from bridge_data.process_counts import COUNTS
 from tests.datamodule.parts import make_module
 
 
