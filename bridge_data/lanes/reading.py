@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.data import ByteRange, Records
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.data.tar_files import GZIP_SUFFIXES
+from bridge_data.data.tar_files import is_gzip
 from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, Geometry, SampleRef
@@ -251,9 +251,7 @@ def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
 
 def _gains(records: Records, sample_bytes: float) -> bool:
     """Whether reading neighbours together costs less than reading each."""
-    is_on_disk = not storage.is_remote(records.root) and not any(
-        name.endswith(GZIP_SUFFIXES) for name, _ in records.shards
-    )
+    is_on_disk = not storage.is_remote(records.root) and not any(is_gzip(name) for name, _ in records.shards)
     return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
 
 

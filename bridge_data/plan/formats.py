@@ -68,6 +68,8 @@ class Format(abc.ABC):
     name: ClassVar[str]
     settings: ClassVar[Collection[str]] = ()
     """Those of `_SETTINGS` that it takes."""
+    always_decoded: ClassVar[bool] = False
+    """See `Source`."""
 
     @abc.abstractmethod
     def matches(self, path: str) -> bool:
@@ -128,6 +130,7 @@ class Format(abc.ABC):
             limits=scope.cache.limits,
             values=values,
             format=self.name,
+            always_decoded=self.always_decoded,
         )
 
 
@@ -244,6 +247,7 @@ class JsonlFile(Format):
 
     name = "jsonl"
     settings = ("split_config",)
+    always_decoded = True
 
     def matches(self, path: str) -> bool:
         return storage.is_file(path)

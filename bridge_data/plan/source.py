@@ -77,7 +77,8 @@ class Source:
     as these say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
     `values` are the parts that are values already, and are not decoded. `format` is the name of the `formats.Format` of
-    the data, empty if code made the source.
+    the data, empty if code made the source. With `always_decoded`, parts are also decoded for an encoder whose
+    `decoder` is None: those of JSONL.
     """
 
     path: str
@@ -95,6 +96,7 @@ class Source:
     limits: Limits = DEFAULT_LIMITS
     values: Collection[str] = ()
     format: str = ""
+    always_decoded: bool = False
 
     @property
     def name(self) -> str:
