@@ -18,6 +18,7 @@ from bridge_data.lanes.maker import Maker, Outputs, outputs_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Pending, encoded_item
 from bridge_data.samples.arena import current_arena
@@ -45,7 +46,7 @@ class SampleFeed:
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
         self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
-        self._base: dict[str, Any] | None = None
+        self._base: CursorState | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
         self._carried, self._packs = _WrittenOnce(), _WrittenOnce()
         self._lookahead = _Lookahead(cursor)
@@ -147,7 +148,7 @@ class SampleFeed:
         them. Items of before are named."""
         self._base, self._carried, self._packs = self.cursor.state(), _WrittenOnce(), _WrittenOnce()
 
-    def resume(self, queue: collections.deque[Item], base: dict[str, Any] | None) -> None:
+    def resume(self, queue: collections.deque[Item], base: CursorState | None) -> None:
         """Continue with the `queue` of a state, and count draws from its `base`."""
         self.queue, self._base, self._carried, self._packs = queue, base, _WrittenOnce(), _WrittenOnce()
 

@@ -17,7 +17,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.order.row import Ints
+from bridge_data.order.state import LaneState
 from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
@@ -61,7 +62,7 @@ class Lane:
         number: int,
         num_lanes: int,
         sources: Sequence[tuple[str, int]],
-        state: dict[str, Any] | None = None,
+        state: LaneState | None = None,
         ahead: ReadAhead | None = None,
         open_packs: OpenPacks | None = None,
         extras: LaneExtras | None = None,
@@ -80,7 +81,7 @@ class Lane:
         self._sizes: dict[str, int] = {}  # of the micro-batches of each group
         self._batches_samples = batching.batch_size is not None or work.groups
         self._ready: collections.deque[Any] = collections.deque()
-        self._head: dict[str, Any] | None = None  # the last state of the cursor
+        self._head: LaneState | None = None  # the last state of the cursor
         self._survivals = Survivals(number, num_lanes, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
@@ -292,11 +293,11 @@ class Lane:
             unit.sample, unit.num_samples, unit.tokens = made.sample, made.num_samples, made.tokens
         return made is not None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LaneState:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
         if self._head is None or self._head["draws"] != self._cursor.num_drawn:
-            self._head = self._cursor.state()
-        state = {**self._head, "micro_batches": self._micro_batches}
+            self._head = cast("LaneState", self._cursor.state())
+        state: LaneState = {**self._head, "micro_batches": self._micro_batches}
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
@@ -315,7 +316,7 @@ class Lane:
         held = _NOTHING if self.packs is None else self.packs.held
         return Pending(self.feed.queue, held.carried, held.packs, self._buckets, self._open)
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: LaneState) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
         waiting = [item.ref for item in drawn.items()]

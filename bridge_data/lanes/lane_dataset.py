@@ -135,7 +135,9 @@ class LaneDataset:
             return first
         if first.num_lanes != last.num_lanes:
             return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
-        kept = {lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]}
+        kept: dict[int, LaneState] = {
+            lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]
+        }
         lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 

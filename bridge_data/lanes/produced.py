@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Generic, TypeVar
 
 from bridge_data.counts import NO_COUNTS, CountValues
+from bridge_data.order.state import LaneState
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ class Produced(Generic[T]):
 
     lane: int
     batch: T
-    state: dict[str, Any]
+    state: LaneState
     skipped: dict[str, int]
     counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
     """The values of a `BatchCounts`."""

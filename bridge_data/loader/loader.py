@@ -444,20 +444,9 @@ class Position:
 
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        self.is_within_pass, before, lane = True, self.state, self._schedule.lane
+        self.is_within_pass = True
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
-        # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
-        self.state = LoaderState(
-            fingerprint=before.fingerprint,
-            generations=before.generations,
-            micro_batch_index=self.next_index(),
-            lanes={**before.lanes, lane: state},
-            drawn_before=before.drawn_before,
-            epoch_batches=self._next_epoch_batches(),
-            extras=before.extras,
-            repetition=before.repetition,
-            skips=before.skips,
-        )
+        self.state = self.state.after_turn(self._schedule.lane, state, self.next_index(), self._next_epoch_batches())
         self._schedule.advance()
 
     def next_index(self) -> int:

@@ -19,7 +19,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,22 @@ from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Phase, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
 
-State = dict[str, Any]
-
 Entry = list[Any]
 """An entry of an inbox."""
+
+
+class CursorState(TypedDict, total=False):
+    """The position of a lane's cursor; empty at the beginning."""
+
+    draws: int
+    """Samples drawn so far, since the last reshard."""
+    cursors: dict[str, Sequence[int]]
+    """By the number of the source, its position in the source's row: see `Stream`."""
+    inbox: dict[str, list[Entry]]
+    """By the number of the source, what a reshard left of it, if anything: see `Inbox`."""
+    blend: Any
+    """Of a blend that looks at samples, its own state: see `LaneBlend`."""
+
 
 BEGINNING = (0, 0, 0, 0)
 """The position before the first sample."""
@@ -383,7 +395,7 @@ class Cursor:
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 
-    def state(self) -> State:
+    def state(self) -> CursorState:
         """The position as plain integers."""
         for source in self._changed:
             unread = len(self._runs[source])
@@ -393,7 +405,7 @@ class Cursor:
                 self._saved_inboxes.pop(str(source), None)
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
-        state: State = {"draws": self.num_drawn, "cursors": dict(self._saved)}
+        state: CursorState = {"draws": self.num_drawn, "cursors": dict(self._saved)}
         if self._lane_blend is not None:
             state["blend"] = self._lane_blend.state()
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
@@ -406,7 +418,7 @@ class Cursor:
         copied.seek(self.state())
         return copied
 
-    def seek(self, state: State) -> None:
+    def seek(self, state: CursorState) -> None:
         """Continue from a position that `state()` returned; from the beginning, if `state` has none."""
         self.num_drawn = state.get("draws", 0)
         self._saved, self._saved_inboxes = dict(state.get("cursors", {})), dict(state.get("inbox", {}))

@@ -22,7 +22,7 @@ from bridge_data.order.cursor import SampleRef
 from bridge_data.order.row import Ints
 
 if TYPE_CHECKING:
-    from bridge_data.order.state import LoaderState
+    from bridge_data.order.state import LaneState, LoaderState
     from bridge_data.plan import Source
 
 logger = logging.getLogger("bridge_data")
@@ -149,10 +149,12 @@ def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
     return dataclasses.replace(state, extras=kept, lanes=lanes)
 
 
-def _only(of_lane: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    kept = {name: part for name, part in of_lane["extras"].items() if name in names}
-    without = {name: value for name, value in of_lane.items() if name != "extras"}
-    return {**without, "extras": kept} if kept else without
+def _only(of_lane: LaneState, names: Collection[str]) -> LaneState:
+    left = of_lane.copy()
+    left["extras"] = {name: data for name, data in of_lane["extras"].items() if name in names}
+    if not left["extras"]:
+        del left["extras"]
+    return left
 
 
 def resharded_extras(state: LoaderState, extras: Sequence[StateExtra]) -> dict[str, Any]:

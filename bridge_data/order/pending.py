@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.cursor import Cursor, SampleRef
+from bridge_data.order.cursor import Cursor, CursorState, SampleRef
 
 OLD = -1
 """The draw number of an item restored from an explicit reference: older than any base cursor."""
@@ -185,7 +185,7 @@ def num_pending(state: Mapping[str, Any]) -> int:
     return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
 
 
-def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
+def _replayed(cursor: Cursor, base: CursorState, count: int) -> dict[int, SampleRef]:
     """The references of `count` draws from the base cursor on, by their offset from it."""
     cursor.seek(base)
     path, first, end = f"lanes.{cursor.lane}.pending", cursor.num_drawn, cursor.num_drawn + count

@@ -251,9 +251,9 @@ class PlanOrder:
         if self._sample_blend is None or blend is None or isinstance(blend, Schedule):
             return found
         lanes: dict[int, LaneState] = {}
-        for lane, now in found.lanes.items():
+        for lane, of_lane in found.lanes.items():
             own = blend.migrated(state.lanes[lane].get("blend"), self._sample_blend, kept, state.num_lanes)
-            lanes[lane] = {**now, "blend": own} if has_started(now) else now
+            lanes[lane] = {**of_lane, "blend": own} if has_started(of_lane) else of_lane
         return dataclasses.replace(found, lanes=lanes)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
+
+T = TypeVar("T")
 
 TOLERATED = {
     "sources": "added data sets start with their first epoch now",
@@ -103,10 +105,15 @@ def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
 
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
-    moved = dict(state)
-    for name in ("cursors", "inbox"):
-        if name in state:
-            moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
+
+    def by_number(by_source: dict[str, T]) -> dict[str, T]:
+        return {str(numbers[int(source)]): value for source, value in by_source.items()}
+
+    moved = state.copy()
+    if "cursors" in state:
+        moved["cursors"] = by_number(state["cursors"])
+    if "inbox" in state:
+        moved["inbox"] = by_number(state["inbox"])
     if "pending" in state:
         moved["pending"] = Pending.decode(state, cursor).explicit(numbers).to_dict()
     return moved
@@ -227,7 +234,7 @@ class _OldLanes:
         self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
         for lane in range(state.num_lanes):
             own = state.lanes[lane]
-            lane_state = own if has_started(own) else make_cursor(lane).state()
+            lane_state = own if has_started(own) else cast("LaneState", make_cursor(lane).state())
             self.states.append(lane_state)
             if "pending" in lane_state:
                 self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()

@@ -588,9 +588,9 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
             return where + "also the states of between, with which the lanes were resharded"
         return ""
     is_later = later.skips is not None or all(
-        after.get(name, 0) >= converted.lanes[lane].get(name, 0)
-        for lane, after in later.lanes.items()
-        for name in ("draws", "micro_batches")
+        after.get("draws", 0) >= before.get("draws", 0)
+        and after.get("micro_batches", 0) >= before.get("micro_batches", 0)
+        for after, before in ((after, converted.lanes[lane]) for lane, after in later.lanes.items())
     )
     same = [list(one) for one in converted.generations] == [list(one) for one in later.generations]
     if same and is_later and converted.drawn_before == later.drawn_before:

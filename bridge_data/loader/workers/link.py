@@ -31,7 +31,7 @@ from bridge_data.loader.workers.messages import (
     Load,
     Packet,
     Ready,
-    changed,
+    applied,
 )
 from bridge_data.loader.workers.services import WorkerServices
 from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers
@@ -137,7 +137,7 @@ class WorkerLink:
         self.num_received += 1
         state: LaneState = {}
         if isinstance(message, BatchMessage):
-            state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
+            state = self._state.lanes[message.lane] = applied(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._buffers))
         if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)

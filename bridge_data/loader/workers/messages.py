@@ -20,8 +20,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.replacement import Replacement, replacement
@@ -55,11 +55,11 @@ class StateChange(NamedTuple):
 def change_of(before: LaneState, state: LaneState) -> StateChange:
     """The change from `before` ({} for the first state) to `state`. A state without pending samples is sent whole."""
     if not before or "pending" not in state:
-        return StateChange([], state)
+        return StateChange([], {**state})
     return _difference(before, state)
 
 
-def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
+def _difference(before: Mapping[str, Any], state: Mapping[str, Any]) -> StateChange:
     kept = [name for name, value in state.items() if before.get(name, _NOTHING) is value]
     new = {name: value for name, value in state.items() if name not in kept}
     packs, packs_before = state.get("packs"), before.get("packs")
@@ -71,13 +71,17 @@ def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
     return StateChange(kept, new)
 
 
-def changed(before: LaneState, change: StateChange) -> LaneState:
+def applied(before: LaneState, change: StateChange) -> LaneState:
     """The state passed to `change_of(before, state)`."""
+    return cast("LaneState", _after(before, change))
+
+
+def _after(before: Mapping[str, Any], change: StateChange) -> dict[str, Any]:
     state = {name: before[name] for name in change.kept} | change.new
     if change.num_packs:
         state["packs"] = before["packs"][-change.num_packs :]
     if change.pending is not None:
-        state["pending"] = changed(before["pending"], change.pending)
+        state["pending"] = _after(before["pending"], change.pending)
     return state
 
 

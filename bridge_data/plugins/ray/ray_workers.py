@@ -44,8 +44,8 @@ from bridge_data.loader.workers.messages import (
     Environment,
     FailureMessage,
     LaneMessage,
+    applied,
     change_of,
-    changed,
 )
 from bridge_data.loader.workers.shared_buffers import BufferQuota
 from bridge_data.loader.workers.watch_page import WatchPage
@@ -417,7 +417,7 @@ class RayPool:
             self._request(link)
             return Ended(lane, message.skipped)
         assert self._state is not None
-        state = self._state.lanes[lane] = changed(self._state.lanes[lane], message.change)
+        state = self._state.lanes[lane] = applied(self._state.lanes[lane], message.change)
         self._restarts.num_batches += 1
         self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)
