@@ -25,6 +25,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
+from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import tars_of
@@ -43,8 +45,6 @@ from bridge_data.storage import Location, is_remote
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
-from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata
-from bridge_data.tools.missing_parts import count_parts
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun
 from bridge_data.topology import busy_workers, equal_workers

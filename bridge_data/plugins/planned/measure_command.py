@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError, counted
-from bridge_data.plugins.planned.costs import COSTS_VARIABLE
-from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
-from bridge_data.prepare.scan_results import ScanTask
-from bridge_data.run_options import DatasetOptions
-from bridge_data.storage import Location, is_remote
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT,
     echo_json,
@@ -28,6 +22,12 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.errors import ConfigError, counted
+from bridge_data.plugins.planned.costs import COSTS_VARIABLE
+from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
+from bridge_data.prepare.scan_results import ScanTask
+from bridge_data.run_options import DatasetOptions
+from bridge_data.storage import Location, is_remote
 from bridge_data.tools.runs import data_module, named_encoder
 
 _STORE_WORKERS = 16

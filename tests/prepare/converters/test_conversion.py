@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from bridge_data.cli import convert_command
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.converters import conversion
-from bridge_data.tools.cli import convert_command
+from tests.cli.runner import run_command
 from tests.data.tars import write_tar
 from tests.decode.pictures import picture as any_picture
 from tests.decode.pictures import with_orientation
@@ -49,7 +50,6 @@ from tests.prepare.converters.originals import (
     write_parquet,
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
-from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -138,7 +138,7 @@ def test_killed_at_any_step_and_resumed(form: str, tmp_path: Path) -> None:
 def test_killed_at_random_moments_with_its_processes(form: str, tmp_path: Path) -> None:
     source = SOURCES[form](tmp_path / "source")
     flags = [*map(str, SPLIT), "--num-workers", "2", "--no-progress", "--non-interactive"]
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "convert", str(source)]
+    command = [sys.executable, "-m", "bridge_data.cli", "convert", str(source)]
     started = time.monotonic()
     subprocess.run([*command, str(tmp_path / "whole"), *flags], check=True, capture_output=True)
     seconds, rng, num_killed = time.monotonic() - started, random.Random(form), 0
