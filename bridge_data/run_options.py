@@ -240,10 +240,16 @@ class LoaderConfig:
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
     per step."""
-    ledger_path: str | Path | None = None
+    ledger_path: str | Path | None = dataclasses.field(default=None, metadata={"extra": "ledger"})
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
     one of them; the DataModule does."""
+
+    @property
+    def asks_for(self) -> dict[str, str]:
+        """The extras (see `order.extras`) that options ask for, by name, and the option that asks for each."""
+        fields = (field for field in dataclasses.fields(self) if "extra" in field.metadata)
+        return {field.metadata["extra"]: field.name for field in fields if getattr(self, field.name)}
 
     def __post_init__(self) -> None:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}

@@ -31,7 +31,7 @@ from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.cursor import BlendRule
-from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
+from bridge_data.order.extras import LaneExtras, begun, extras_of, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
@@ -103,11 +103,9 @@ class LaneDataset:
         """Opens the pack sources of the lanes, if samples are packed."""
         self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        self.extras: tuple[StateExtra, ...] = ()
+        asked = {name: needed_by for source in plan.sources for name, needed_by in source.asks_for.items()}
+        self.extras = extras_of(asked, plan.sources, self.order.source_ids)
         """What features do in the lanes, and keep in the states."""
-        if any(source.withheld for source in plan.sources):
-            kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
-            self.extras = (kind.of_data(plan.sources, self.order.source_ids),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access

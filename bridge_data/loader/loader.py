@@ -28,7 +28,7 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.order.extras import RECORDERS, Recorder
+from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
@@ -86,11 +86,8 @@ class SavableDataLoader:
         opener = functools.partial(open_pool, dataset, self.config)
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, opener)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
-        self._recorders: dict[str, Recorder] = {}
+        self._recorders = dict(self._opened_recorders())
         """By the name of the feature, what follows the batches that are handed out."""
-        if self.config.ledger_path:
-            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
-            self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._pool_follows = False
         self._fetched: Produced[Any] | None = None
@@ -220,6 +217,13 @@ class SavableDataLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _opened_recorders(self) -> Iterator[tuple[str, Recorder]]:
+        options = self.config.asks_for
+        for extra in self.dataset.extras:
+            asked = getattr(self.config, options[extra.name]) if extra.name in options else None
+            if (recorder := extra.recorder(asked, self.dataset.worker_config)) is not None:
+                yield extra.name, recorder
 
     def _before_take(self) -> None:
         """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""

@@ -137,6 +137,11 @@ class Source:
         """
         return withheld(self.records)
 
+    @property
+    def asks_for(self) -> Mapping[str, str]:
+        """The extras that a run over it must have (see `order.extras`), and what needs each, for messages."""
+        return {"withheld": "a data set with samples that may not be read"} if self.withheld else {}
+
     def verified(self) -> Source:
         """The same source; reading raises a `DatasetError` if a part differs from what was prepared.
 

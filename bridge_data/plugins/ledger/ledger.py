@@ -30,11 +30,12 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, Recorder, ShownExtra, StateExtra, data_of
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.topology import WorkerConfig
 
 MicroBatch: TypeAlias = tuple[int, bytes]
 """(index in the job; references of its samples)."""
@@ -171,6 +172,13 @@ class Ledger(StateExtra):
 
     def lane(self, number: int, state: LoaderState) -> LaneExtra:
         return _LaneLedger(self._source_ids, sums_of_lane(state, number), state.repetition, state.skips)
+
+    def recorder(self, asked: Any, config: WorkerConfig) -> Recorder | None:
+        if not asked:
+            return None
+        from bridge_data.plugins.ledger.ledger_files import LedgerFile  # here: lanes write no file
+
+        return LedgerFile(asked, config)
 
     def begin(self, state: LoaderState) -> Any:
         return data_of(state.extras, self) or LedgerSums(since=state.micro_batch_index).words()
