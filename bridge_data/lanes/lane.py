@@ -131,9 +131,12 @@ class Lane:
         self._micro_batches += 1
         notes: dict[str, Any] = {}
         if self._extras is not None and self._extras.want_samples:
-            index = (self._micro_batches - 1) * self._num_lanes + self.number
-            notes = self._extras.note(index, self._batched)
+            notes = self._extras.note(self._index_of(self._micro_batches - 1), self._batched)
         return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
+
+    def _index_of(self, number: int) -> int:
+        """The index in the job of this lane's micro-batch `number`."""
+        return number * self._num_lanes + self.number
 
     def _counts(self, batch: Any) -> CountValues:
         """The `BatchCounts` of a new batch, in the order of their fields; it takes those of the process."""
@@ -154,7 +157,7 @@ class Lane:
 
     def _next_batch(self) -> Any:
         limit = self._batching.max_micro_batches
-        if limit is not None and self._micro_batches * self._num_lanes + self.number >= limit:
+        if limit is not None and self._index_of(self._micro_batches) >= limit:
             raise StopIteration
         while True:
             if not self._ready:
@@ -175,7 +178,7 @@ class Lane:
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
-        hooks, index = self.work.hooks, number * self._num_lanes + self.number
+        hooks, index = self.work.hooks, self._index_of(number)
         hooks.batch_index = index if self.work.batch_index_known_when_encoding else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
@@ -218,7 +221,7 @@ class Lane:
         bucket, feed = self._buckets.setdefault("", []), self.feed
         queue = feed.queue
         if self.work.batch_index_known_when_encoding:
-            self.work.hooks.batch_index = self._micro_batches * self._num_lanes + self.number
+            self.work.hooks.batch_index = self._index_of(self._micro_batches)
         try:
             while (num_missing := size - len(bucket)) > 0:
                 if self.packs is not None:
