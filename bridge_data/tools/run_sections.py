@@ -32,7 +32,8 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in, history_of, with_forgotten
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
+from bridge_data.plugins.ledger.ledger import sums_of
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.plugins.planned.planned import LanePacks
 from bridge_data.plugins.planned.planned_sources import PlannedSources, costs_of_sources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder

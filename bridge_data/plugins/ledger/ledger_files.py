@@ -46,7 +46,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_t
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import (
+from bridge_data.plugins.ledger.ledger_sums import (
     SAMPLE_BYTES,
     Columns,
     LedgerSums,
