@@ -27,8 +27,9 @@ from bridge_data.errors import ConfigError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
+from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums
 from bridge_data.storage import Location
 from bridge_data.tools.run_sections import section_to
 from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
