@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -73,12 +72,10 @@ class LanesFrom:
             numbers = self._kept_draws(lane) if self._forgets else self._numbers.lane(lane)
             refs = numbers.take((places.start - done) * size, len(places) * size)
             made = [[[ref] for ref in refs[first : first + size]] for first in range(0, len(places) * size, size)]
-        batching = self._dataset.batching
-        limit = math.inf if batching.max_micro_batches is None else batching.max_micro_batches
-        is_whole = 0 if self._numbers is None or not batching.drop_last else size
+        limit = self._dataset.limit_of(lane, self._state)
+        is_whole = 0 if self._numbers is None or not self._dataset.batching.drop_last else size
         return [
-            units if place * self._num_lanes + lane < limit and len(units) >= is_whole else []
-            for place, units in zip(places, made, strict=True)
+            units if place < limit and len(units) >= is_whole else [] for place, units in zip(places, made, strict=True)
         ]
 
     def find(self, source: int, index: int, stop: int) -> set[int]:
