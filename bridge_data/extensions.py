@@ -11,11 +11,11 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `nodes` | a key of metadatasets | `plan.declared` | a `ReadNode` |
 | `withheld` | what lists are beside | `data.withheld` | a function that finds lists of forgotten samples |
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
-| `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
 | `commands` | a command of `bridge-data` | `cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
 | `converters` | a format of `convert` | `prepare.record_source` | a function that opens its sources |
+| `executors` | a value of `--executor` | `prepare.executors` | a function that makes an `Executor` |
 | `features` | what a setting needs | whoever reads the setting | as the `Feature` says |
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it

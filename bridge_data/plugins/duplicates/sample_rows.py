@@ -171,7 +171,7 @@ def read_rows(
     if faults.counts["empty"] == total:
         raise ConfigError(
             f"{', '.join(map(str, paths))}: no sample has a part {' or '.join(config.parts)} (--parts); "
-            "`bridge-data preview` shows the parts"
+            "`bridge-data info --samples 3` shows the parts"
         )
     table = arrow.ipc.open_file(arrow.memory_map(str(file))).read_all()
     return SampleRows(table, list(dict.fromkeys(task.part for task in tasks)), shared, faults)
@@ -225,7 +225,7 @@ def _split_parts(path: Path, config: DuplicateConfig) -> list[str]:
         return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
     if found.name == "jsonl":
         return list(read_ranges(path, config.split_config, config.limits) or [WHOLE])
-    return found.parts(path, config.limits)
+    return found.splits(path, config.limits)
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
