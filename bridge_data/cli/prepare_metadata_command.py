@@ -5,8 +5,9 @@ that media need not be opened for their sizes, nor JSON parts to choose samples.
 """
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,16 +25,17 @@ from bridge_data.cli.terminal import (
     setting,
 )
 from bridge_data.errors import counted
+from bridge_data.extensions import Feature
 from bridge_data.limits import Limits
-from bridge_data.prepare.column_writing import prepare_columns
-from bridge_data.prepare.json_fields import parse_fields
-from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
+
+JSON_COLUMNS = Feature[Callable[[Sequence[str]], Callable[..., Any]]]("json_columns")
+"""Of names of fields in JSON parts, what stores them as columns of samples."""
 
 
 def media_options(command: Command) -> Command:
@@ -120,8 +122,7 @@ def column_names(text: str | None) -> list[str]:
     """
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if names:
-        parse_fields(names)
-        arrow_package()
+        JSON_COLUMNS.get("--columns")(names)
     return names
 
 
@@ -131,9 +132,8 @@ def store_columns(path: Location, names: list[str], config: PrepareConfig, progr
         return
     started = time.monotonic()
     with progress_bar("reading JSON parts", "shards", shown=progress) as on_progress:
-        done = prepare_columns(
+        done = JSON_COLUMNS.get("--columns")(names)(
             only_on_disk(path),
-            names,
             executor=config.scanner,
             rescan=config.rescan,
             limits=config.limits,

@@ -25,7 +25,7 @@ from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.prepare import prepare_columns
+from bridge_data.plugins.where.column_writing import prepare_columns
 from bridge_data.prepare.media import prepare_media
 from bridge_data.prepare.media_rule import MediaRule
 from tests.decode.pictures import encoded
