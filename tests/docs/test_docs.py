@@ -168,8 +168,8 @@ def test_dots_stand_for_anything_in_shown_output() -> None:
 
 
 def test_calls_of_the_command_line_alone_take_no_shell() -> None:
-    script = "bridge-data info a --where \"x > 'y'\" \\\n  --limits n=1\nbridge-data lint 'b*'\n"
-    assert plain_calls(script) == [["info", "a", "--where", "x > 'y'", "--limits", "n=1"], ["lint", "b*"]]
+    script = "bridge-data info a --where \"x > 'y'\" \\\n  --limits n=1\nbridge-data check 'b*'\n"
+    assert plain_calls(script) == [["info", "a", "--where", "x > 'y'", "--limits", "n=1"], ["check", "b*"]]
     for other in (
         "bridge-data info a > b\n",
         "bridge-data info $A\n",

@@ -1,4 +1,4 @@
-"""Fields of JSON parts that `bridge-data prepare --columns` stores in `.nv-meta/columns.parquet`.
+"""Fields of JSON parts that `bridge-data prepare --store-columns` stores in `.nv-meta/columns.parquet`.
 
 Reads that file, or writes it. Returns the values of the samples of a shard. Raises a `DatasetError` for what is
 damaged, or older than the samples.
@@ -87,7 +87,7 @@ class StoredColumns(ParquetColumns):
         with self.reading(), open(copy, "rb") as file:
             sealed = (self.file.metadata.metadata or {}).get(_METADATA)
             if sealed is None:
-                raise ValueError("`prepare --columns` did not write it")
+                raise ValueError("`prepare --store-columns` did not write it")
             footer = _footer(file)[1].replace(sealed, _NO_CHECKSUM + sealed[8:], 1)
             if zlib.crc32(footer) != int(sealed[:8], 16):
                 raise ValueError("its footer is not as written")

@@ -63,7 +63,7 @@ def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
     with pytest.raises(ConfigError, match=told):
         load_plan(folder / "parts", split_part="val", where="shard = 'data-0000.tar'")
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"^options: where: .*the package duckdb, .*: pip install duckdb"):
+    with pytest.raises(ConfigError, match=r"^where: .*the package duckdb, .*: pip install duckdb"):
         load_plan(folder / "texts", where="index > 1")
 
 
