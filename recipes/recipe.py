@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.options import check_integer, path_text
-from bridge_data.run_options import PART_OF, RunOptions
+from bridge_data.run_options import SECTION_OF, RunOptions
 from bridge_data.storage.locations import COPY_IT, output_on_disk
 from recipes import task_encoders
 from recipes.option_values import OWN_KINDS, option_value
@@ -416,7 +416,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
     has_ours = str(changes.get("task_encoder", settings["task_encoder"])).startswith(_OURS)
     sections = {**{field.name: None for field in dataclasses.fields(Recipe)}, **_all_sections(settings)}
     known = [*_leaves(sections)]
-    options = (f"{'data' if part == 'data' else 'loader'}.{option}" for option, part in PART_OF.items())
+    options = (f"{'data' if part == 'data' else 'loader'}.{option}" for option, part in SECTION_OF.items())
     names = [*dict.fromkeys([*(one for one, _ in known), *options])]
     for key, value in _leaves(changes):
         section, _, name = key.partition(".")
@@ -424,7 +424,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
         if inner and value is not None and not isinstance(value, Mapping):
             shown = f"{key}.path" if f"{key}.path" in inner else inner[0]
             raise ConfigError(f"{where}: {key}: got {value!r}, expected a mapping of settings, such as {shown}")
-        is_option = section in ("data", "loader") and name.partition(".")[0] in PART_OF
+        is_option = section in ("data", "loader") and name.partition(".")[0] in SECTION_OF
         is_argument = section == "encoder" and not has_ours
         if not (inner or is_option or is_argument or any(key == one or key.startswith(f"{one}.") for one, _ in known)):
             raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, names)}")
