@@ -124,9 +124,9 @@ class ShardColumns(SampleColumns):
             root, first = Path(root.name), "on a disk, before the data are copied to the store: "
         elif not (root / META_FOLDER).is_dir():
             as_they_are = ("--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset")
-            prepared = bridge_command("prepare", root, *as_they_are, "--columns", "json.FIELD")
+            prepared = bridge_command("prepare", root, *as_they_are, "--store-columns", "json.FIELD")
             return f"`{prepared}` prepares these tars, with fields of JSON parts; {super().fix_text()}"
-        fields = bridge_command("prepare", root, "--tar-index-only", "--columns", "json.FIELD")
+        fields = bridge_command("prepare", root, "--tar-index-only", "--store-columns", "json.FIELD")
         sizes = bridge_command("prepare", root, "--media", "extension")
         return (
             f"{first}`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().fix_text()}"

@@ -81,7 +81,7 @@ class StoredColumns(ParquetColumns):
     """
 
     def __init__(self, root: Location, copy: Path) -> None:
-        command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--columns")
+        command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--store-columns")
         self.fix = f"; run `{command('json.FIELD')}` with the names of all fields"
         super().__init__(root / META_FOLDER / COLUMNS_PARQUET, copy)
         with self.reading(), open(copy, "rb") as file:
