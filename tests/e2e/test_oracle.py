@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig
-from bridge_data.plugins.ledger.audit_command import compare_with_ledger
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.verify_command import compare_with_ledger
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import read_states
 from recipes.recipe import Recipe, load_recipe
