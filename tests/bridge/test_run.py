@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from bridge_data import EnergonDatasetBuilder
 from bridge_data.datamodule.bridge import DatasetBuildContext
 from bridge_data.tools.cli import main as bridge_data_command
-from recipes.tiny_data import write_tiny_data
-from recipes.tiny_parts import tiny_tokenizer
+from tests.tiny_models.data import write_tiny_data
+from tests.tiny_models.parts import tiny_tokenizer
 
 pytest.importorskip("megatron.bridge")
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from recipes.recipe import load_recipe
-from recipes.tiny_data import write_tiny_data
+from tests.tiny_models.data import write_tiny_data
 from tests.docs.pages import ROOT
 
 DEPLOY = ROOT / "configs" / "deploy"

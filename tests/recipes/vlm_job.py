@@ -1,0 +1,45 @@
+"""Small real inputs for `recipes.megatron.train_vlm`, and runs of it on the CPU, in processes of their own."""
+
+from pathlib import Path
+
+from recipes.demo.__main__ import MODEL, Demo
+from recipes.demo.photos import DemoDataConfig
+from tests.ranks import run_job
+
+ROOT = Path(__file__).parents[2]
+NUM_STEPS, SAVE_INTERVAL = 8, 3
+
+
+def make_inputs(folder: Path) -> Path:
+    """Data, tokenizer and image processor of the demo, small."""
+    Demo(folder, NUM_STEPS, []).prepare(DemoDataConfig(num_captions=60, num_questions=40, samples_per_shard=10))
+    return folder
+
+
+def arguments(inputs: Path, run: Path, **settings: object) -> list[str]:
+    """The arguments of the script for 8 steps, saved after 3, 6 and 8, with `settings` changed: those of the data are
+    `data_NAME`, and those of the model `model_NAME`."""
+    given = {
+        "data_path": inputs / "data" / "blend.yaml",
+        "data_tokenizer": inputs / "tokenizer",
+        "data_image_processor": inputs / "image_processor",
+        "data_global_batch_size": 4,
+        "data_num_workers": 0,
+        "train_steps": NUM_STEPS,
+        "save_interval": SAVE_INTERVAL,
+        "lr": 3e-3,
+        "bf16": "false",
+        **{f"model_{name}": value for name, value in MODEL.items()},
+        **settings,
+    }
+    names = {name: name.replace("_", ".", name.startswith(("data_", "model_"))) for name in given}
+    config = str(ROOT / "configs" / "demo.yaml")
+    return [config, str(run), *(f"--{names[name]}={value}" for name, value in given.items())]
+
+
+def train(inputs: Path, run: Path, *, num_ranks: int = 1, **settings: object) -> str:
+    """What the script prints."""
+    command = ["recipes.demo.on_cpu", *arguments(inputs, run, **settings)]
+    status, printed = run_job(*command, num_ranks=num_ranks, timeout_s=250)
+    assert status == 0, printed
+    return printed
