@@ -18,8 +18,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
+from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, made_of, reason
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.plan.formats import find_format
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
     from bridge_data.task import TaskEncoder
 
-ClassPath: TypeAlias = Mapping[str, Any]
-"""An object that is not made yet: the `class_path` of its class, and the arguments of it, `init_args`."""
-
 DATA_MODULE = "bridge_data.EnergonMultiModalDataModule"
 
 _OWN = ("path", "tokenizer", "image_processor", "task_encoder")
 _OF_ENCODER = ("seq_length", "multimodal_sample_config", "decoder_seq_length", "validation_task_encoder")
 """Arguments of the DataModule besides the fields of a `DataConfig` that are no `RunOptions`."""
 
-_MADE_LATE = (*_OWN, *_OF_ENCODER, "cache_pool")
-"""Arguments that may be a `ClassPath`."""
+_PROVIDED = ("tokenizer", "image_processor", "seq_length")
+"""What the DataModule passes to the task encoder that it makes of a `ClassPath`."""
+_MADE_LATE = ("tokenizer", "image_processor", "task_encoder", "validation_task_encoder", "cache_pool")
+"""Arguments that may be a `ClassPath` until `build`."""
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _YAML = (".yaml", ".yml")
@@ -60,8 +60,8 @@ class DataConfig:
 
     Nothing is opened or loaded before `build`:
 
-    >>> encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"tokenizer": "Qwen/Qwen3-8B"}}
-    >>> chats = DataConfig(path="chats.jsonl", task_encoder=encoder, options={"packing_buffer_size": 100})
+    >>> encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder"}
+    >>> chats = DataConfig(path="chats.jsonl", tokenizer="Qwen/Qwen3-8B", task_encoder=encoder)
     >>> chats.task_encoder["class_path"]
     'bridge_data.encoders.FamilyTaskEncoder'
 
@@ -77,7 +77,8 @@ class DataConfig:
     """The same of an image processor."""
     task_encoder: "TaskEncoder[Any, Any, Any, Any] | ClassPath | Callable[[], Any] | None" = None
     """The task encoder, its `class_path` and `init_args`, or a function without arguments that makes it; None for the
-    `MultiModalTaskEncoder` of tokenizer and image processor."""
+    `MultiModalTaskEncoder`. Arguments named `tokenizer`, `image_processor` and `seq_length` that are left out are those
+    of the run, also in what `init_args` name."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The other arguments of the DataModule, by name: `RunOptions`, and `seq_length` and the like. Those that are left
     out have its defaults."""
@@ -131,10 +132,11 @@ class DataConfig:
         Raises:
             ConfigError: if it cannot be made.
         """
-        if self.task_encoder is not None:
-            made: TaskEncoder[Any, Any, Any, Any] = _instance("task_encoder", self.task_encoder)
-            return made
-        return self.with_options(num_workers=0, num_val_workers=0).build().task_encoder
+        from bridge_data.task import TaskEncoder
+
+        if isinstance(self.task_encoder, TaskEncoder):
+            return self.task_encoder
+        return self.with_options(num_workers=0, num_val_workers=0, workers="local").build().task_encoder
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -299,107 +301,95 @@ def _fields(arguments: Mapping[str, Any], class_name: str) -> dict[str, Any]:
 
 
 def _overridden(config: DataConfig, overrides: Sequence[str], where: str) -> dict[str, Any]:
-    given = config._arguments
+    given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
     if overrides:
-        plain = {name: value for name, value in given.items() if isinstance(value, Mapping) and "class_path" in value}
-        given = given | _parsed(plain, overrides, where, takes_any=config.data_module != DATA_MODULE)
+        changed = {
+            text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides
+        }
+        own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
+        given |= _parsed(own, overrides, where, takes_any=config.data_module != DATA_MODULE)
     return _fields(given, config.data_module)
 
 
 def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, takes_any: bool) -> dict[str, Any]:
     """The settings, overridden, of the types that the DataModule has for them. Classes that are named are imported, and
-    their arguments checked, but none is made."""
-    from jsonargparse import Namespace
+    their arguments checked, but none of those that are made late."""
+    types = _types()
+    given = functools.reduce(functools.partial(_with_override, known=[*types], takes_any=takes_any), overrides, given)
+    for name in given:
+        if name not in types and not takes_any:
+            raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
+    named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
+    provided = _PROVIDED if {"tokenizer", "image_processor"} & given.keys() or "task_encoder" in named else ()
+    for name, value in named.items():
+        check_class_path(value, f"{where}: data.{name}", provided if name.endswith("task_encoder") else ())
+    plain = {name: given[name] for name in given if name in types and name not in named}
+    return {**given, **_typed(plain, f"{where}: data")}
 
-    known = {*_types()}
-    others = {name: value for name, value in given.items() if name not in known}
-    arguments = [_override(text, known, takes_any) for text in overrides]
-    for name in others:
-        if not takes_any:
-            raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), known)}")
-    parser, typed = _parser(), {name: value for name, value in given.items() if name in known}
+
+def _typed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Arguments of the DataModule, of its types."""
+    from jsonargparse import ArgumentParser
+
+    parser, types = ArgumentParser(exit_on_error=False), _types()
+    for name in given:
+        parser.add_argument(f"--{name}", type=types[name])
     try:
-        found = parser.parse_object(typed, defaults=False)
-        found = parser.parse_args(arguments, namespace=found, defaults=False) if arguments else found
-    except Exception as error:  # from jsonargparse, or from a module that is imported
-        raise ConfigError(f"{where}: data: {_reason(error)}") from error
-    plain = {name: value for name, value in vars(found).items() if name in typed or f"--{name}" in _keys(arguments)}
-    late = {name: value.as_dict() if isinstance(value, Namespace) else value for name, value in plain.items()}
-    return others | {name: late[name] if name in _MADE_LATE else _instance(name, late[name]) for name in late}
+        return dict(vars(parser.instantiate(parser.parse_object(dict(given)))))
+    except BridgeDataError:
+        raise
+    except Exception as error:  # of jsonargparse, or of a class that is made
+        found = re.search(r'Parser key "([\w.]+)"', str(error))
+        raise ConfigError(
+            f"{where}.{found.group(1)}: {reason(error)}" if found else f"{where}: {reason(error)}"
+        ) from error
 
 
-def _keys(arguments: Sequence[str]) -> set[str]:
-    return {argument.partition("=")[0].partition(".")[0] for argument in arguments}
-
-
-def _override(text: str, known: set[str], takes_any: bool) -> str:
-    """The argument of `key=value` for a parser."""
+def _with_override(given: Mapping[str, Any], text: str, *, known: Sequence[str], takes_any: bool) -> dict[str, Any]:
+    """The settings with `key=value`."""
     key, is_one, value = text.partition("=")
-    key = key.removeprefix("--").removeprefix("data.").removeprefix("init_args.")
-    name = key.partition(".")[0]
+    name, *inner = key.removeprefix("--").removeprefix("data.").removeprefix("init_args.").split(".")
     if not is_one or not name:
         raise ConfigError(f"{text}: expected key=value, such as micro_batch_size=4")
-    if name not in known:
-        own = " of the DataModule's own" if takes_any else ""
-        raise ConfigError(f"{text}: the data of a run have no setting {name!r}{own}{did_you_mean(name, known)}")
-    return f"--{key}={value}"
+    if name not in known and not takes_any:
+        raise ConfigError(f"{text}: the data of a run have no setting {name!r}{did_you_mean(name, known)}")
+    parsed = value if name in _TEXTS else parse_yaml_file(value.encode(), text)
+    if name.endswith("task_encoder") and not inner and isinstance(parsed, str):
+        parsed = {"class_path": parsed}
+    changed, level = dict(given), (name, *inner)
+    outer = changed
+    for one in level[:-1]:
+        held = outer.get(one)
+        if held is not None and not isinstance(held, Mapping):
+            raise ConfigError(f"{text}: {one} is no mapping, it is {held!r}")
+        outer[one] = outer = dict(held or {})
+    outer[level[-1]] = parsed
+    return changed
+
+
+_TEXTS = ("where", "path")
+"""Settings whose value in `key=value` is the text itself."""
 
 
 def _types() -> dict[str, Any]:
     """The type of each argument of the DataModule, by name, for jsonargparse."""
     from bridge_data.encoders.encoder_config import MultiModalSampleConfig
-    from bridge_data.task import TaskEncoder
 
-    own: dict[str, Any] = {"path": Any, "tokenizer": Any, "image_processor": Any, "task_encoder": TaskEncoder | None}
-    own |= {"seq_length": int, "decoder_seq_length": int | None, "validation_task_encoder": TaskEncoder | None}
+    own: dict[str, Any] = dict.fromkeys((*_OWN, "validation_task_encoder"), Any)
+    own |= {"seq_length": int, "decoder_seq_length": int | None}
     own |= {"multimodal_sample_config": MultiModalSampleConfig | None}
     options = {name: field.type for fields in option_fields().values() for name, field in fields.items()}
     handlers = dict.fromkeys(("global_error_handler", "restore_error_handler"), Callable)
     return own | options | handlers
 
 
-def _parser() -> Any:
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(exit_on_error=False)
-    for name, kind in _types().items():
-        parser.add_argument(f"--{name}", type=kind)
-    return parser
-
-
-def _reason(error: BaseException) -> str:
-    """What is wrong, of a chain of errors that repeat it level by level: the innermost one, after its setting."""
-    inner = error
-    while inner.__cause__ is not None:
-        inner = inner.__cause__
-    found = re.search(r'Parser key "([\w.]+)"', str(error))
-    where = f"{found.group(1)}: " if found else ""
-    text = " ".join(str(inner).split())
-    return text if text.startswith(("Parser key", where or "\0")) else f"{where}{text}"
-
-
 def _instance(name: str, value: Any) -> Any:
-    """`value`, made if it only names its class, or is the function that makes the task encoder."""
-    is_named = isinstance(value, Mapping) and (name not in PART_OF or "class_path" in value or name == "limits")
-    if is_named and name != "path":
-        from jsonargparse import ArgumentParser
+    """`value`, made if it is named by its class, but for the task encoders, which the DataModule makes."""
+    if name.endswith("task_encoder"):
+        from bridge_data.task import TaskEncoder
 
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument(f"--{name}", type=_types()[name])
-        try:
-            return parser.instantiate(parser.parse_object({name: dict(value)})).get(name)
-        except BridgeDataError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{name}: {_reason(error)}") from error
-    if name not in ("task_encoder", "validation_task_encoder") or value is None:
-        return value
-    from bridge_data.task import TaskEncoder
-
-    made = value() if callable(value) and not isinstance(value, TaskEncoder) else value
-    if not isinstance(made, TaskEncoder):
-        raise ConfigError(f"{name}: got a {type(made).__name__}, expected a TaskEncoder")
-    return made
+        return value() if callable(value) and not isinstance(value, TaskEncoder) else value
+    return made_of(value, name) if name in _MADE_LATE and is_class_path(value) else value
 
 
 def _data_module_class(name: str) -> Any:

@@ -81,6 +81,11 @@ class WorkerError(BridgeDataError):
     on, or the rank."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `12,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def listed(names: Sequence[str], most: int = 10) -> str:
     """`a, b, c and 7 more`, for messages; `none` without names."""
     if not names:

@@ -13,7 +13,7 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
 | `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
-| `commands` | a command of `bridge-data` | `tools.cli` | a click command |
+| `commands` | a command of `bridge-data` | `cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
 | `converters` | a kind of tables | `prepare.converters.source_kinds` | a function that opens them |
 | `features` | what a setting needs | whoever reads the setting | as the `Feature` says |

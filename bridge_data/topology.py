@@ -12,7 +12,7 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
+from bridge_data.errors import ConfigError, ErrorHandler, counted, log_exception, reraise_exception
 from bridge_data.ignored import warn_ignored
 from bridge_data.options import check_integer
 from bridge_data.running_hook import active_hook, current_batch_index, current_sample_index
@@ -194,7 +194,7 @@ class WorkerConfig:
         num_busy = busy_workers(num_here, self.num_workers)
         if num_busy <= 0.8 * self.num_workers or num_here < self.num_workers:
             warnings.warn(
-                f"num_workers={self.num_workers} share {num_here} lanes (num_lanes={num_lanes}, world_size="
+                f"num_workers={self.num_workers} share {counted(num_here, 'lane')} (num_lanes={num_lanes}, world_size="
                 f"{self.world_size}), and make as many batches as {num_busy:.3g} workers. A number that divides the "
                 f"lanes is shared equally, such as {equal_workers(num_here, self.num_workers)}; a new run with "
                 f"WorkerConfig(num_lanes={self.world_size * self.num_workers}) has a lane for each.",

@@ -4,11 +4,14 @@ import dataclasses
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
 
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule
 from bridge_data.configs import DataConfig
@@ -16,6 +19,7 @@ from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.run_options import PART_OF
 from bridge_data.samples import TextSample
 from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.encoders.multimodal_parts import image_processor, make_tokenizer
 
 
 class Adding(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -52,6 +56,14 @@ class Later:
     def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> Adding:
         assert (dataset.micro_batch_size, tokenizer) == (2, None)
         return Adding(self.number)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    make_tokenizer().save_pretrained(folder)
+    image_processor().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +110,29 @@ def test_overrides_replace_settings_of_any_depth(path: Path, tmp_path: Path) -> 
     config = DataConfig.read(file, overrides)
     assert config.options == {"num_lanes": 16, "shuffle_buffer_size": None, "where": "a: b"}
     assert config.build_task_encoder().number == 5  # type: ignore[attr-defined]
-    assert DataConfig.read(file, [f"task_encoder={ADDING}"]).build_task_encoder().number == 1  # type: ignore[attr-defined]
+    assert DataConfig.read(file, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
     assert DataConfig.read(path, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
     assert DataConfig.read(path, ["multimodal_sample_config.patch_size=4"]).options["multimodal_sample_config"]
+
+
+def test_a_tokenizer_is_named_once_for_the_encoder_and_what_it_is_made_of(
+    path: Path, parts: Path, tmp_path: Path
+) -> None:
+    family = {"class_path": "bridge_data.encoders.Llava", "init_args": {"patch_size": 14}}
+    encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"family": family}}
+    data = {"path": str(path), "tokenizer": str(parts), "image_processor": str(parts), "seq_length": 64}
+    file = in_yaml(tmp_path, {**data, "task_encoder": encoder})
+    module = DataConfig.read(file, ["seq_length=96", "task_encoder.init_args.family.init_args.patch_size=16"]).build()
+    assert (module.task_encoder.seq_length, module.task_encoder.family.patch_size) == (96, 16)
+    assert module.task_encoder.tokenizer is module.tokenizer
+    assert module.task_encoder.family.image_processor is module.image_processor
+
+    arguments = ["--config", str(file), "--data.seq_length=80", "--data.task_encoder.config.packer=best_fit"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of arguments that are no command line
+        cli = LightningCLI(BoringModel, EnergonMultiModalDataModule, args=arguments, run=False)
+    assert (cli.datamodule.task_encoder.seq_length, cli.datamodule.task_encoder.config.packer) == (80, "best_fit")
+    assert cli.datamodule.task_encoder.family.image_processor is cli.datamodule.image_processor
 
 
 def test_a_path_has_the_defaults_of_the_datamodule(path: Path) -> None:

@@ -17,7 +17,17 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "ignored", "extensions", "limits"),
+    *(
+        "later",
+        "child_process",
+        "process_counts",
+        "samples",
+        "errors",
+        "ignored",
+        "extensions",
+        "limits",
+        "class_paths",
+    ),
     *(
         "options",
         "replacement",
@@ -31,11 +41,11 @@ LAYERS = (
         "decode",
     ),
     *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "configs"),
-    *("plugins", "energon", "tools"),
+    *("check", "cli", "plugins", "energon", "tools"),
 )
-"""From the first to the last: what all stages use, the stages, and the core's last rooms, the DataModule and its
-settings. Above the core stand the plug-ins; and what may import them: the names of Energon, which nothing imports, and
-the tools."""
+"""From the first to the last: what all stages use, the stages, and the core's last rooms: the DataModule and its
+settings, the checks of data, and the command line. Above the core stand the plug-ins, whose commands use what those of
+the core share; and what may import them: the names of Energon, which nothing imports, and the tools."""
 
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -85,22 +95,14 @@ def test_imports_lead_back_only() -> None:
 
 
 TO_CUT: set[tuple[str, str]] = {
-    ("plugins.duplicates.duplicates_command", "tools.cli"),
-    ("plugins.forget.forget_command", "tools.cli"),
-    ("plugins.ledger.audit_command", "tools.cli"),
     ("plugins.ledger.audit_command", "tools.run_sections"),
     ("plugins.ledger.audit_command", "tools.runs"),
-    ("plugins.mount.mount_command", "tools.cli"),
-    ("plugins.planned.measure_command", "tools.cli"),
     ("plugins.planned.measure_command", "tools.runs"),
     ("plugins.view.charts", "tools.planning"),
-    ("plugins.view.contents", "tools.cli"),
     ("plugins.view.pages", "tools.oracle"),
     ("plugins.view.pages", "tools.planning"),
     ("plugins.view.pages", "tools.run_sections"),
     ("plugins.view.pages", "tools.runs"),
-    ("plugins.view.pages", "tools.state_contents"),
-    ("plugins.view.view_command", "tools.cli"),
     ("plugins.view.view_command", "tools.runs"),
 }
 """(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
@@ -132,6 +134,53 @@ def test_no_module_leads_back_to_itself() -> None:
 
 CIRCLES_TO_CUT: set[str] = set()
 """Modules in circles that are still to be cut."""
+
+
+def run_imports(path: Path) -> Iterator[str]:
+    """What a module imports when it runs, at its top or anywhere else in it: not what type checkers alone read."""
+    left: list[ast.AST] = [ast.parse(path.read_text())]
+    while left:
+        match left.pop():
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=others):
+                left += others
+            case ast.ImportFrom(module=module, names=names):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case node:
+                left += ast.iter_child_nodes(node)
+
+
+def shown_names(path: Path) -> dict[str, str]:
+    """By each name that a package looks up when it is used: where that is, as type checkers are told."""
+    checked = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
+    imports = (one for node in checked for one in node.body if isinstance(one, ast.ImportFrom))
+    return {alias.name: f"{one.module}.{alias.name}" for one in imports for alias in one.names}
+
+
+def depends_on(room: str) -> set[str]:
+    """The modules that hang on a room: all that its modules lead to, without the tables of plug-ins."""
+    paths = {f"bridge_data.{module_of(path)}": path for path in MODULES}
+    shown = {name: shown_names(path) for name, path in paths.items() if path.name == "__init__.py"}
+    reached, left = set[str](), [name for name in paths if f"{name}.".startswith(f"bridge_data.{room}.")]
+    while left:
+        name = left.pop()
+        while name not in paths and "." in name:
+            package, _, last = name.rpartition(".")
+            name = shown.get(package, {}).get(last, package)
+        if name in paths and name not in reached:
+            reached.add(name)
+            left += run_imports(paths[name])
+    return {name.removeprefix("bridge_data.") for name in reached}
+
+
+def test_the_data_module_hangs_on_what_trains_alone() -> None:
+    """On nothing that prepares data, on no names of Energon, and on no encoder but that which it makes itself."""
+    found = depends_on("datamodule")
+    assert {"loader.loader", "lanes.lane", "encoders.multimodal_encoder"} <= found
+    assert {name.partition(".")[0] for name in found} & {"energon", "prepare", "plugins", "tools"} == set()
+    assert found & {f"encoders.{name}" for name in ("contrastive", "speech", "hf", "qwen_encoder", "text")} == set()
+    assert {"prepare.tars", "plugins.joins.joins"} <= depends_on("energon"), "this finds what is there"
 
 
 def test_a_plugin_imports_no_other() -> None:
@@ -185,7 +234,7 @@ PREPARING += " bridge_data.plugins.joins.metadataset_joins bridge_data.prepare.j
             "from bridge_data.plan import load_plan",
             "torch numpy PIL av cloudpickle webdataset omegaconf",
         ),
-        ("import bridge_data.tools.cli.prepare_command", PREPARING),
+        ("import bridge_data.cli.prepare_command", PREPARING),
         (
             "from bridge_data import Cooker, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset",
             "av click lightning megatron omegaconf PIL.Image transformers webdataset",

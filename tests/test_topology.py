@@ -188,7 +188,7 @@ def test_batches_are_numbered_in_the_order_of_the_job_each_made_of_samples_of_it
     numbers = [number for units, _, _ in firsts for unit in units for _, number in unit]
     assert len(numbers) == len(set(numbers))
     by_key = {key: number for units, _, _ in firsts for unit in units for key, number in unit}
-    first = dict(zip(loader.dataset.source_names, (0, 60), strict=True))
+    first = dict(zip(loader.dataset.source_ids, (0, 60), strict=True))
     for (source, epoch, index, _), number in by_key.items():
         assert number == 80 * epoch + first[source] + index
 

@@ -260,10 +260,13 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         data = storage.read_if_there(meta / name)
         if data is not None:
             return meta / name, data
-    root, fix = meta.parent, f"run `{bridge_command('prepare', meta.parent)}`"
-    if isinstance(root, Path) and (root / META_FOLDER).is_dir() and not _has_tars(root):  # of metadata of media alone
-        fix = f"there are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes some of other files"
-    raise ConfigError(f"{meta / names[0]}: no such file; {fix}")
+    root = meta.parent
+    if isinstance(root, Path) and not is_prepared(root) and not _has_tars(root):
+        raise ConfigError(
+            f"{root}: not a prepared data set: its {META_FOLDER} holds no more than the metadata of media, and there "
+            f"are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes a data set of its files"
+        )
+    raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', root)}`")
 
 
 def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:

@@ -289,7 +289,8 @@ class Node:
 
     def error(self, message: str) -> ConfigError:
         """An error at this file and line."""
-        error = ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        error = ConfigError(f"{place}: {message}" if place else message)
         error.has_location = True
         return error
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
+from bridge_data.class_paths import is_class_path, made_of
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
@@ -119,6 +120,8 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
             has. (Megatron's schedules also read `seq_length`, which is the encoder's.)
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
+        task_encoder: a `TaskEncoder`; or `class_path` and `init_args` of one, which gets the tokenizer, image processor
+            and sequence length given here where `init_args` leave out arguments of these names.
         validation_task_encoder: for validation; the one of training if None.
         the others and **kwargs: `RunOptions`. (`ends` is "even" by default for validation in a distributed run.)
 
@@ -172,11 +175,11 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
-        # Bare, as jsonargparse takes no init_args for TaskEncoder[...].
-        task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
+        # jsonargparse takes the first type that fits, and leaves it to the DataModule to make the encoder.
+        task_encoder: dict[str, Any] | TaskEncoder | None = None,  # type: ignore[type-arg]
         decoder_seq_length: int | None = None,
         packing_buffer_size: int | None = None,
-        validation_task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
+        validation_task_encoder: dict[str, Any] | TaskEncoder | None = None,  # type: ignore[type-arg]
         pg_collection: "ProcessGroupCollection | None" = None,
         **kwargs: Unpack[DataModuleKeywords],
     ) -> None:
@@ -209,16 +212,21 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         self._test_dataloader: ValidationDataloader | None = None
         self._checked_skips(1)
         self._early_server = EarlyServer(self._start_method)
-        self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
-        self.validation_task_encoder = validation_task_encoder or self.task_encoder
+        is_given = task_encoder is not None
+        self.task_encoder = self._made("task_encoder", task_encoder) if is_given else self._default_encoder()
+        self.validation_task_encoder = (
+            self._made("validation_task_encoder", validation_task_encoder)
+            if validation_task_encoder
+            else self.task_encoder
+        )
         balance = self.options.trainer.balance
         self._balancing: Balancing | None = None
         """What says how ranks balance a step; None if they do not."""
         if balance is not False and not self.options.assigns_packs:
             balanced_by = _BALANCE.get(needed_by=f"balance={balance!r}")
             self._balancing = balanced_by(balance, self.task_encoder)
-        if task_encoder is not None:
-            self._check_beside(task_encoder)
+        if is_given:
+            self._check_beside(self.task_encoder)
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
@@ -500,6 +508,16 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:
         return on_this_rank(self.options.worker.changed(num_workers=num_workers), self.pg_collection)
+
+    def _made(self, name: str, given: Any) -> TaskEncoder[Any, Any, Any, Any]:
+        """A task encoder; if its class is named, made with tokenizer, image processor and sequence length of this."""
+        if is_class_path(given):
+            length = None if self.seq_length is _SEQ_LENGTH else self.seq_length
+            parts = {"tokenizer": self.tokenizer, "image_processor": self.image_processor, "seq_length": length}
+            given = made_of(given, f"{type(self).__name__}({name})", parts)
+        if not isinstance(given, TaskEncoder):
+            raise ConfigError(f"{type(self).__name__}({name}={given!r}): expected a TaskEncoder, or its class_path")
+        return given
 
     def _check_beside(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
         """Check the settings that are the encoder's; `seq_length` is its own from then on, if it says."""

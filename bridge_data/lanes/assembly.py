@@ -79,9 +79,9 @@ class Assembly:
 
     def __init__(self, maker: EncodingMaker, *, packing: bool) -> None:
         self.maker, self.hooks, self.times = maker, maker.hooks, SampleTimes()
-        self._names = maker.names
-        self.numbers = {name: number for number, name in enumerate(self._names.names)}
-        """Numbers of the sources, by their names in restore keys."""
+        self._ids = maker.ids
+        self.numbers = {source_id: number for number, source_id in enumerate(self._ids.source_ids)}
+        """Numbers of the sources, by their ids in restore keys."""
         self.packs = packing
         """Whether samples are packed."""
         self._encoder, self.does = self.hooks.encoder, self.hooks.does
@@ -127,9 +127,9 @@ class Assembly:
         """The restore keys of all samples in some units, in order."""
         if self._batches_decoded:
             return [unit.sample.__restore_key__ for unit in units]
-        names = self._names.names
+        source_ids = self._ids.source_ids
         items = [item for unit in units for item in unit.items]
-        return [(names[item.ref[0]], item.ref[1], item.ref[2], item.part) for item in items]
+        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.part) for item in items]
 
     # ----- packs ------------------------------------------------------------------------------------------------------
 
@@ -252,4 +252,4 @@ class Assembly:
 
     def _first_key(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw random numbers with the key of their first member."""
-        return self._names.random_key(first.ref, first.part)
+        return self._ids.random_key(first.ref, first.part)

@@ -46,7 +46,7 @@ OpenPacks: TypeAlias = Callable[[Draws], PackSource]
 class Lane:
     """The stream of one lane, from its start or from `state`.
 
-    `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
+    `position` is (number of this lane, number of lanes). `sources` are, for each source, its label and number of
     samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
     made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
     needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none.

@@ -24,7 +24,7 @@ from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
 from bridge_data.lanes.assembly import Assembly, Batching
 from bridge_data.lanes.lane import Lane, OpenPacks
-from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, SourceNaming, Trial, Watch
+from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, Trial, Watch
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
@@ -107,7 +107,7 @@ class LaneDataset:
         """What features do in the lanes, and keep in the states."""
         if any(source.withheld for source in plan.sources):
             kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
-            self.extras = (kind.of_data(plan.sources, self.order.source_names),)
+            self.extras = (kind.of_data(plan.sources, self.order.source_ids),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -152,9 +152,9 @@ class LaneDataset:
         return True  # also if this rank has no batches
 
     @property
-    def source_names(self) -> list[str]:
-        """The unique names of the sources in states and restore keys."""
-        return self.order.source_names
+    def source_ids(self) -> list[str]:
+        """What states and restore keys call the sources: their fingerprints, made unique."""
+        return self.order.source_ids
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -313,7 +313,7 @@ class LaneDataset:
             work or self.work(watch=watch),
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             position=(lane, state.num_lanes),
-            sources=[*zip(self.order.names, self.order.sizes, strict=True)],
+            sources=[*zip(self.order.source_labels, self.order.sizes, strict=True)],
             state=own if has_started(own) else None,
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
@@ -404,9 +404,10 @@ class LaneDataset:
         order = self.order
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
-        names = SourceNaming(names=order.source_names, keys=order.source_keys)
         limit = self.pack_sources.limit if self._packs else ""
-        return EncodingMaker(self._readers, self._cooks, names, hooks, limit=limit, watch=watch, singly=singly)
+        return EncodingMaker(
+            self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
+        )
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

@@ -24,6 +24,7 @@ from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.order.extras import LaneExtras
+from bridge_data.order.plan_order import SampleIds
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
@@ -63,23 +64,6 @@ class Maker(Protocol):
         """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SourceNaming:
-    """What samples are called: the unique names of the sources in restore keys, and their 64-bit keys for random
-    numbers."""
-
-    names: Sequence[str]
-    keys: Sequence[int]
-
-    def restore_key(self, ref: SampleRef, part: int) -> Key:
-        """The `__restore_key__` of a part of a sample."""
-        return self.names[ref.source], ref.epoch, ref.index, part
-
-    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
-        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
-        return self.keys[ref.source], ref.epoch, ref.index, part
-
-
 class EncodingMaker:
     """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by `cooks`, and calls the hooks
     of samples of an encoder.
@@ -98,14 +82,14 @@ class EncodingMaker:
         self,
         readers: Sequence[SourceReader],
         cooks: Sequence[SourceCook],
-        names: SourceNaming,
+        ids: SampleIds,
         hooks: Hooks,
         *,
         limit: str = "",
         watch: Watch | None = None,
         singly: bool = False,
     ) -> None:
-        self.hooks, self.names, self.watch = hooks, names, watch
+        self.hooks, self.ids, self.watch = hooks, ids, watch
         self._readers, self._cooks, self._singly = readers, cooks, singly
         self._may_yield = not hooks.has_no_generators  # as far as known before they run
         self._stages, self._limit = _stages(hooks, limit), limit
@@ -130,7 +114,7 @@ class EncodingMaker:
         read = reader.read_singly if self._singly else reader.read
         if observer is None:
             return read(ref.index)
-        observer.begin("read", self.names.keys[ref.source])
+        observer.begin("read", self.ids.source_keys[ref.source])
         try:
             return read(ref.index)
         finally:
@@ -185,23 +169,23 @@ class EncodingMaker:
         sources, epochs, indices, parts = zip(*refs, strict=True)
         if max(parts) > 0:
             return None
-        source, names = sources[0], self.names.names
+        source, source_ids = sources[0], self.ids.source_ids
         if sources.count(source) == len(sources):
-            return self._readers[source].take_held(indices, names[source], epochs) or None
+            return self._readers[source].take_held(indices, source_ids[source], epochs) or None
         samples: list[Any] = [None] * len(refs)
         numbers: dict[int, list[int]] = collections.defaultdict(list)
         for number, source in enumerate(sources):
             numbers[source].append(number)
         for source, own in numbers.items():
             own_epochs, own_indices = [epochs[number] for number in own], [indices[number] for number in own]
-            found = self._readers[source].take_held(own_indices, names[source], own_epochs)
+            found = self._readers[source].take_held(own_indices, source_ids[source], own_epochs)
             for number, sample in zip(own, found, strict=False):  # none if a source never has any
                 samples[number] = sample
         return samples
 
     def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
         """Samples that no hook changes, of which some are `held`: read as streams where a reader has them."""
-        hooks, watch, names = self.hooks, self.watch, self.names
+        hooks, watch, ids = self.hooks, self.watch, self.ids
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for ref, sample in zip(refs, held, strict=True):
             if sample is None and ref.part <= 0:
@@ -221,7 +205,7 @@ class EncodingMaker:
                 continue
             if watch is not None:
                 watch(ref)
-            hooks.sample = names.keys[source], epoch, index, 0
+            hooks.sample = ids.source_keys[source], epoch, index, 0
             try:
                 loaded: Any = next(stream)
             except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
@@ -230,7 +214,7 @@ class EncodingMaker:
                 continue
             if hooks.failures:
                 hooks.succeed("decode")
-            loaded.__restore_key__ = names.names[source], epoch, index, 0
+            loaded.__restore_key__ = ids.source_ids[source], epoch, index, 0
             yield loaded
 
     def _one(self, ref: SampleRef) -> Made:
@@ -242,7 +226,7 @@ class EncodingMaker:
             for stage, hook in self._stages:
                 parts = self._mapped(stage, hook, parts, ref)
             for number, sample in enumerate(parts):
-                mark(sample, self.names.restore_key(ref, number), add=True)
+                mark(sample, self.ids.restore_key(ref, number), add=True)
         if len(parts) == 1 and ref.part <= 0:
             return parts[0]
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
@@ -256,25 +240,25 @@ class EncodingMaker:
         except SampleError as error:
             raw = error
         build = functools.partial(_built, self._readers[ref.source], index=ref.index)
-        for sample in self.hooks.run("decode", build, raw, self.names.random_key(ref, 0)):
+        for sample in self.hooks.run("decode", build, raw, self.ids.random_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
-            sample.__restore_key__ = self.names.restore_key(ref, 0)
+            sample.__restore_key__ = self.ids.restore_key(ref, 0)
             return [sample]
         return []
 
     def _cooked(self, sample: dict[str, Any], ref: SampleRef) -> list[Any]:
-        sample["__restore_key__"] = self.names.restore_key(ref, 0)
-        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self.names.random_key(ref, 0))
+        sample["__restore_key__"] = self.ids.restore_key(ref, 0)
+        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self.ids.random_key(ref, 0))
         for number, part in enumerate(cooked):
-            mark(part, self.names.restore_key(ref, number), add=True)
+            mark(part, self.ids.restore_key(ref, number), add=True)
         return cooked
 
     def _mapped(self, stage: str, hook: Callable[[Any], Any], samples: list[Any], ref: SampleRef) -> list[Any]:
         return [
             result
             for number, sample in enumerate(samples)
-            for result in self.hooks.run(stage, hook, sample, self.names.random_key(ref, number))
+            for result in self.hooks.run(stage, hook, sample, self.ids.random_key(ref, number))
         ]
 
     # ----- for wrappers -----------------------------------------------------------------------------------------------
@@ -311,7 +295,7 @@ class EncodingMaker:
         COUNTS.add(outcome.counts)
         self._readers[ref.source].release(ref.index)
         for number, sample in outcome.parts:
-            mark(sample, self.names.restore_key(ref, number), add=True)
+            mark(sample, self.ids.restore_key(ref, number), add=True)
         return outcome.made
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class SampleKey(NamedTuple):
-    """A part of a sample: unique name of its source, epoch, index in the source, number of the part."""
+    """A part of a sample: id of its source, epoch, index in the source, number of the part."""
 
     source: str
     epoch: int
@@ -122,7 +122,7 @@ class Restorer:
         if key.source not in sources:
             raise ConfigError(
                 f"the restore key is of source {key.source!r}, which this data set does not have; it has "
-                f"{', '.join(sources)}. (The name stands for the content: data that changed is another source.)"
+                f"{', '.join(sources)}. (The id stands for the content: data that changed is another source.)"
             )
         number = sources[key.source]
         if key.index >= self._sizes[number]:

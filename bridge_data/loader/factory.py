@@ -106,7 +106,7 @@ def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
     if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
         return dataset
     ledger = EXTRAS.get("ledger", needed_by="ledger_path=...")
-    made = ledger.of_data(dataset.plan.sources, dataset.source_names)
+    made = ledger.of_data(dataset.plan.sources, dataset.source_ids)
     return dataset.changed(extras=(*dataset.extras, made))
 
 

@@ -271,9 +271,8 @@ class BlendRule(Protocol):
         """The blend of the sources of these `numbers` in the plan, whose `phases` of weights and `keys` for random
         numbers are given."""
 
-    def fingerprint(self, names: Sequence[str]) -> Mapping[str, Any]:
-        """What must be equal for a state to mean the same draws, beside the weights; `names` are those of sources in
-        states."""
+    def fingerprint(self, source_ids: Sequence[str]) -> Mapping[str, Any]:
+        """What must be equal for a state to mean the same draws, beside the weights."""
 
 
 _as_reference = functools.partial(tuple.__new__, SampleRef)

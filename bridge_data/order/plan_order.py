@@ -19,7 +19,7 @@ import numpy as np
 from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
-from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, SampleRef, Schedule
 from bridge_data.order.cursor import BlendRule, SampleBlend
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.resharding import TOLERATED, migrate, reshard_ordered, reshard_shuffled
@@ -87,18 +87,19 @@ class PlanOrder:
     ) -> None:
         self.shuffle, self.rule = shuffle, rule
         self._plan, self._seed, self._block_size = plan, seed, block_size
-        self.names = [source.name for source in plan.sources]
-        """Names of the sources in messages."""
+        self.source_labels = [source.name for source in plan.sources]
+        """What messages call the sources."""
         self.sizes = [source.num_samples for source in plan.sources]
         """Samples of each source."""
         together_of_run = 1 if shuffle is None else shuffle.epochs_per_shuffle
         self._epochs_per_shuffle = [multiplied(together_of_run, source.epochs_per_shuffle) for source in plan.sources]
         self._together = [together(epochs) for epochs in self._epochs_per_shuffle]
         for _, weights in self._phases:
-            check_weights(weights, self.names)
+            check_weights(weights, self.source_labels)
         if shuffle is not None and not shuffle.repeat:
             self._check_ends()
-        self.source_names = _unique([source.fingerprint for source in plan.sources])
+        self.source_ids = _unique([source.fingerprint for source in plan.sources])
+        """What states and restore keys call the sources: their fingerprints, unique by `#1`, `#2`."""
         self._rows_made: dict[tuple[int, ...], Row] = {}
         self._sample_blend = self._by_rule(self._phases, range(len(self.sizes)))
 
@@ -131,7 +132,7 @@ class PlanOrder:
         epochs = {} if self.shuffle is None else self._own_epochs
         later = [[start, list(weights)] for start, weights in plan.later_weights]
         return {
-            "sources": [[name, shown] for name, shown in zip(self.source_names, self.names, strict=True)],
+            "sources": [[known, label] for known, label in zip(self.source_ids, self.source_labels, strict=True)],
             **({"contents": contents} if (contents := self._contents) else {}),
             "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
@@ -140,14 +141,14 @@ class PlanOrder:
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
             **({"epochs_of_sources": epochs} if epochs else {}),
-            **({} if self.rule is None else self.rule.fingerprint(self.source_names)),
+            **({} if self.rule is None else self.rule.fingerprint(self.source_ids)),
         }
 
     @functools.cached_property
     def _contents(self) -> dict[str, str]:
-        """What else is known of the data of sources, by name: see `Source.contents`."""
-        found = zip(self.source_names, (source.contents for source in self._plan.sources), strict=True)
-        return {name: contents for name, contents in found if contents}
+        """What else is known of the data of sources, by id: see `Source.contents`."""
+        found = zip(self.source_ids, (source.contents for source in self._plan.sources), strict=True)
+        return {source_id: contents for source_id, contents in found if contents}
 
     def first_generation(self, num_lanes: int) -> Generation:
         """The geometries of a new run."""
@@ -215,23 +216,24 @@ class PlanOrder:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if they are not allowed (see `reshard.TOLERATED`).
+            StateError: if they are not allowed (see `resharding.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, TOLERATED.get(name, "not allowed"))
-        saved = [name for name, _ in state.fingerprint["sources"]]
+        saved = [source_id for source_id, _ in state.fingerprint["sources"]]
         was, now = (
             dict(zip(saved, order_keys(saved), strict=True)),
-            dict(zip(self.source_names, self.source_keys, strict=True)),
+            dict(zip(self.source_ids, self.source_keys, strict=True)),
         )
-        if moved := [shown for name, shown in state.fingerprint["sources"] if now.get(name, was[name]) != was[name]]:
+        labels = state.fingerprint["sources"]
+        if moved := [label for source_id, label in labels if now.get(source_id, was[source_id]) != was[source_id]]:
             raise StateError(
                 f"{', '.join(moved)}: other data sets whose shards have the same names, sizes and counts come before "
                 "it now, or no longer do, so its samples would come in another order: keep the sequence of these in "
                 "the plan, and add others after them"
             )
-        number = {name: number for number, name in enumerate(self.source_names)}
-        kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
+        number = {source_id: number for number, source_id in enumerate(self.source_ids)}
+        kept = [number[source_id] for source_id, _ in state.fingerprint["sources"] if source_id in number]
         weights = state.fingerprint["weights"]
         blend: Schedule | SampleBlend | None = None
         phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
@@ -305,14 +307,19 @@ class PlanOrder:
 
     @property
     def _own_epochs(self) -> dict[str, EpochsPerShuffle]:
-        """The `epochs_per_shuffle` of sources that set their own, by name."""
-        sources = zip(self.source_names, self._plan.sources, strict=True)
-        return {name: source.epochs_per_shuffle for name, source in sources if source.epochs_per_shuffle != 1}
+        """The `epochs_per_shuffle` of sources that set their own, by id."""
+        sources = zip(self.source_ids, self._plan.sources, strict=True)
+        return {source_id: one.epochs_per_shuffle for source_id, one in sources if one.epochs_per_shuffle != 1}
 
     @functools.cached_property
     def source_keys(self) -> list[int]:
-        """64-bit keys of the sources, from their fingerprints: see `order_keys`."""
-        return order_keys(self.source_names)
+        """64-bit keys of the sources, from their ids: see `order_keys`."""
+        return order_keys(self.source_ids)
+
+    @property
+    def sample_ids(self) -> "SampleIds":
+        """What identifies the samples of this plan."""
+        return SampleIds(source_ids=self.source_ids, source_keys=self.source_keys)
 
     @property
     def _phases(self) -> list[Phase]:
@@ -326,6 +333,22 @@ class PlanOrder:
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SampleIds:
+    """What identifies samples: for restore keys, the ids of their sources; for random numbers, the keys of these."""
+
+    source_ids: Sequence[str]
+    source_keys: Sequence[int]
+
+    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
+        """The `__restore_key__` of a part of a sample."""
+        return self.source_ids[ref.source], ref.epoch, ref.index, part
+
+    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
+        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
+        return self.source_keys[ref.source], ref.epoch, ref.index, part
 
 
 class Numbering:
@@ -347,13 +370,13 @@ class Numbering:
         return epoch * self._total + self._first[source_key] + index
 
 
-def order_keys(names: Sequence[str]) -> list[int]:
-    """64-bit keys of sources by their names in a state, from the names, sizes and counts of shards alone. So they are
+def order_keys(source_ids: Sequence[str]) -> list[int]:
+    """64-bit keys of sources, from what their ids say of the names, sizes and counts of shards. So they are
     independent of the position in the plan, but among sources in which these are equal."""
     seen: collections.Counter[str] = collections.Counter()
     keys = []
-    for name in names:
-        shape = name[:_SHAPE_DIGITS]
+    for source_id in source_ids:
+        shape = source_id[:_SHAPE_DIGITS]
         keys.append(key64(int(shape, 16), seen[shape]))
         seen[shape] += 1
     return keys
@@ -362,8 +385,8 @@ def order_keys(names: Sequence[str]) -> list[int]:
 def _unique(fingerprints: Sequence[str]) -> list[str]:
     """Fingerprints with `#1`, `#2` appended to repeated ones: a blend may name one data set twice."""
     seen: collections.Counter[str] = collections.Counter()
-    names = []
+    found = []
     for fingerprint in fingerprints:
-        names.append(f"{fingerprint}#{seen[fingerprint]}" if seen[fingerprint] else fingerprint)
+        found.append(f"{fingerprint}#{seen[fingerprint]}" if seen[fingerprint] else fingerprint)
         seen[fingerprint] += 1
-    return names
+    return found

@@ -57,7 +57,7 @@ class LoaderState:
     """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
-    """Data, weights and settings that determine which samples the positions mean. What is a dict by the unique names of
+    """Data, weights and settings that determine which samples the positions mean. What is a dict by the ids of
     sources is compared for those that both runs have."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
@@ -276,7 +276,7 @@ def _of_common(value: Any, was: Mapping[str, Any], now: Mapping[str, Any]) -> An
 
 
 def _other_sources(was: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
-    """Sources by their unique names, with their labels."""
+    """Sources by their ids, with their labels."""
     gone = [f"{label} ({key})" for key, label in was.items() if key not in now]
     new = [f"{label} ({key})" for key, label in now.items() if key not in was]
     if gone or new:

@@ -47,6 +47,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.memo.memo:memoized",
+        "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",

@@ -25,13 +25,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
+from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import counts_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
+from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
 from bridge_data.order import Geometry, Row
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
@@ -43,8 +45,6 @@ from bridge_data.storage import Location, is_remote
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
-from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata
-from bridge_data.tools.missing_parts import count_parts
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun
 from bridge_data.topology import busy_workers, equal_workers
@@ -136,7 +136,7 @@ def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[F
         yield Finding(
             code="few-cores",
             level=Level.SLOWS,
-            what=f"{environment.num_cores:g} cores for {num_workers} workers: {run.ranks_per_node} ranks "
+            what=f"{environment.num_cores:g} cores for {num_workers} workers: {counted(run.ranks_per_node, 'rank')} "
             f"× num_workers={run.num_workers}",
             change=f"set num_workers={fitting}" if fitting < run.num_workers else "give the job more cores",
             factor=num_workers / environment.num_cores,
@@ -192,7 +192,7 @@ def check_codecs(environment: MachineLimits, sources: Collection[Source]) -> Ite
                 code="no-av",
                 level=Level.STOPS,
                 what=f"{source.name} has {', '.join(wanted)}, and PyAV is not installed",
-                change='run `pip install "bridge-data[av]"`, or leave these parts out of the field map',
+                change="run `pip install av`, or leave these parts out of the field map",
             )
             return
 
@@ -258,8 +258,8 @@ def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) ->
         yield Finding(
             code="slow-cores",
             level=Level.SLOWS,
-            what=f"steps of {run.step_s:g} s need {cores:.1f} cores for the data of {run.ranks_per_node} ranks; there "
-            f"are {environment.num_cores:g}",
+            what=f"steps of {run.step_s:g} s need {cores:.1f} cores for the data of "
+            f"{counted(run.ranks_per_node, 'rank')}; there are {environment.num_cores:g}",
             change="make the data cheaper (`bridge-data bench --profile` shows what costs most), use more cores, or "
             f"workers on Ray (`workers: ray`) with {math.ceil(cores * RESERVE)} CPUs for each machine of the job",
             gain=f"steps of {run.step_s:.3g} s instead of at least {run.step_s * cores / environment.num_cores:.3g} s",
@@ -525,7 +525,7 @@ def check_plot(file: Path, run: PlannedRun) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ConfigError('--plot needs matplotlib: pip install "bridge-data[bench]"') from error
+        raise ConfigError("--plot needs matplotlib: pip install matplotlib") from error
 
 
 def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) -> None:
@@ -627,7 +627,8 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             code="idle-workers",
             level=Level.SLOWS,
-            what=f"a rank has {run.num_workers} workers for {per_rank} lanes: they are as fast as {num_busy:.3g}",
+            what=f"a rank has {run.num_workers} workers for {counted(per_rank, 'lane')}: they are as fast as "
+            f"{num_busy:.3g}",
             change=f"set num_workers={equal}, or num_lanes={run.num_ranks * run.num_workers} in a new run",
             gain=f"{run.num_workers} busy workers",
             factor=run.num_workers / num_busy,
@@ -644,8 +645,8 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             code="lanes-of-later-ranks",
             level=Level.MIXES,
-            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there reshards the rest of the "
-            "epoch, in another order",
+            what=f"{counted(lanes, 'lane')} cannot be shared equally by {listed} ranks: a restore there reshards the "
+            "rest of the epoch, in another order",
             change=change,
             gain="the same order on all of these numbers of ranks",
         )
@@ -659,7 +660,7 @@ def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
             yield Finding(
                 code="batch-of-later-ranks",
                 level=Level.NOTE,
-                what=f"a resume on {number} ranks would be refused: {error}",
+                what=f"a resume on {counted(number, 'rank')} would be refused: {error}",
                 change="choose another global_batch_size or micro_batch_size, or resume on another number of ranks",
             )
 
@@ -717,8 +718,8 @@ def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
         yield Finding(
             code="few-samples",
             level=Level.NOTE,
-            what=f"{source.name}: {source.num_samples:,} samples are few for {lanes} lanes: chunks shrink from "
-            f"{wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
+            what=f"{source.name}: {source.num_samples:,} samples are few for {counted(lanes, 'lane')}: chunks shrink "
+            f"from {wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
             change=f"set num_lanes={run.num_ranks}, unless the run is to be resized",
         )
 

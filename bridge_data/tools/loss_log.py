@@ -170,9 +170,7 @@ class _LogFile:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
-            raise ConfigError(
-                f'{self.path}: reading it needs a package ({error}): pip install "bridge-data[metrics]"'
-            ) from error
+            raise ConfigError(f"{self.path}: reading it needs a package ({error}): pip install tensorboard") from error
         self._events = self._events or LegacyEventFileLoader(str(self.path))
         try:
             for event in self._events.Load():

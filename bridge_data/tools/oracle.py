@@ -133,7 +133,7 @@ class RunOrder:
         self.schedule = schedule or BatchSchedule(size * self.world_size, size)
         self._names = SampleNames(dataset)
         self._records = records
-        self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
+        self._numbers = {name: number for number, name in enumerate(dataset.source_ids)}
         self.skips = skips_of(dataset, states)
         """The steps that the run skips."""
         self._sections = sections_of(dataset, states, replay=replay, lists=lists)
@@ -298,7 +298,7 @@ class RunOrder:
 
     def _recorded_with(self, found: tuple[int, int], end: int) -> list[int]:
         """The micro-batches before `end` that contain a sample, by the records."""
-        name = self.dataset.source_names[found[0]]
+        name = self.dataset.source_ids[found[0]]
         wanted = (name, found[1])
         return sorted(
             number
@@ -327,7 +327,7 @@ class RunOrder:
         for place, unit in enumerate(section.units(index)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
                 yield made(
-                    source=section.source_names[source],
+                    source=section.source_labels[source],
                     source_number=section.source_numbers[source],
                     index=index,
                     epoch=epoch,
@@ -361,7 +361,7 @@ class SampleNames:
     of each data set; a shard is opened only to read a key that no index has."""
 
     def __init__(self, dataset: LaneDataset) -> None:
-        self.sources, self.fingerprints = dataset.plan.sources, dataset.source_names
+        self.sources, self.fingerprints = dataset.plan.sources, dataset.source_ids
         self._ends: dict[int, list[int]] = {}
         self._readers: dict[int, RecordReader] = {}
 
@@ -449,7 +449,7 @@ def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) ->
 
 
 def _identity(run: RunOrder, sample: RunSample) -> tuple[Any, ...]:
-    source = run.dataset.source_names[sample.source_number]
+    source = run.dataset.source_ids[sample.source_number]
     return source, sample.epoch, sample.index, sample.part, sample.place, sample.place_in_pack
 
 
@@ -494,8 +494,7 @@ def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        fix = 'pip install "bridge-data[parquet]", or write .jsonl'
-        raise ConfigError(f"{file}: Parquet needs pyarrow: {fix}") from error
+        raise ConfigError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or write .jsonl") from error
     numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
     fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
     texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]

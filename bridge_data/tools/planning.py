@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError, DatasetError, listed
+from bridge_data.errors import ConfigError, DatasetError, counted, listed
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import check_integer, check_number
 from bridge_data.order import SampleRef
@@ -224,7 +224,7 @@ class RunPlan:
             if spread is not None and self.num_ranks > 1:
                 yield (
                     heading,
-                    f"greatest over mean {self.load} of {self.num_ranks} ranks: mean {spread.mean:.3f}, p99 "
+                    f"greatest over mean {self.load} of {counted(self.num_ranks, 'rank')}: mean {spread.mean:.3f}, p99 "
                     f"{spread.p99:.3f}, worst {spread.worst:.3f} in step {spread.worst_step:,}"
                     + ("" if self.is_assigned is (heading == "assigned") else ", if it were so (balance)"),
                 )

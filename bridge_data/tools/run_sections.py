@@ -314,8 +314,8 @@ class RunSection:
     ) -> None:
         self.begin, self.num_lanes, self.unknown = state.micro_batch_index, state.num_lanes, unknown
         self.source_numbers = source_numbers
-        self.source_names = [source.name for source in dataset.plan.sources]
-        self.fingerprints = dataset.source_names
+        self.source_labels = [source.name for source in dataset.plan.sources]
+        self.fingerprints = dataset.source_ids
         self.packs = dataset.batching.packing_buffer_size is not None
         self._state, self._skips = state, state.skips or ()
         work = dataset.work()
@@ -664,7 +664,7 @@ def _with_lists(
     history = history_of(state if later is None else later)
     if (later is None and lists != "then") or not (forgotten_in(run) or history):
         return run, ()
-    sources, names = run.plan.sources, run.source_names
+    sources, names = run.plan.sources, run.source_ids
     then = ForgottenSamples.under(sources, names, lists_at(history, state.micro_batch_index))
     changed = with_forgotten(run, then)
     if later is None:
@@ -685,7 +685,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     Raises:
         StateError: if anything else differs.
     """
-    number = {name: number for number, name in enumerate(dataset.source_names)}
+    number = {name: number for number, name in enumerate(dataset.source_ids)}
     missing = [label for name, label in fingerprint["sources"] if name not in number]
     if missing:
         raise StateError(f"a state is of {', '.join(missing)}, which the data set lacks, or no longer has as it was")
@@ -701,7 +701,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     order = dataset.order_of(plan, batching)
     changed = dataset.changed(plan=plan, batching=batching, order=order)
     if forgotten_in(dataset) is not None:
-        changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_names))
+        changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_ids))
     if (packs := planned_of(changed)) is not None:
         changed = packs.changed(changed, costs=costs_of_sources(changed))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.data.records import split_part_of, stored_records
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import BridgeDataError, ConfigError, StateError, listed
+from bridge_data.errors import BridgeDataError, ConfigError, StateError, counted, listed
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
@@ -531,7 +531,7 @@ def configured_run(
         path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
         schedule=None if size is None else BatchSchedule(size, module.micro_batch_size, ramp),
-        summary=f"As {config} makes them, for {workers.num_lanes} lanes of the job.",
+        summary=f"As {config} makes them, for {counted(workers.num_lanes, 'lane')} of the job.",
     )
 
 

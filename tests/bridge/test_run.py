@@ -13,8 +13,8 @@ import torch
 from click.testing import CliRunner
 
 from bridge_data import EnergonDatasetBuilder
+from bridge_data.cli import main as bridge_data_command
 from bridge_data.datamodule.bridge import DatasetBuildContext
-from bridge_data.tools.cli import main as bridge_data_command
 from tests.tiny_models.data import write_tiny_data
 from tests.tiny_models.parts import tiny_tokenizer
 

@@ -234,6 +234,16 @@ def test_train_dataloader_is_the_same_object_on_every_call(path: Path) -> None:
     assert module.test_dataloader() is None
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_overfit_run_on_two_samples_has_both_in_turn(tmp_path: Path, size: int) -> None:
+    """With the number of lanes by default: the first run that everybody makes."""
+    path = write_texts(tmp_path, 2, per_shard=1, ratio="1,0,0")
+    train, val = make_module(path, micro_batch_size=size, shuffle_buffer_size=100).build()
+    seen = [number for batch in draw(train, 20 // size) for number in batch]
+    assert [sorted(seen[start : start + 2]) for start in range(0, 20, 2)] == 10 * [[0, 1]]
+    assert val is None
+
+
 def test_a_validation_split_that_is_declared_empty_gives_none(tmp_path: Path) -> None:
     path = write_texts(tmp_path, 20, ratio="1,0,0")
     for module in (make_module(path), make_module(path, multiple_validation_sets=True)):

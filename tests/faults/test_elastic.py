@@ -95,7 +95,7 @@ def test_ten_kills_with_other_numbers_of_ranks_lose_and_repeat_nothing(tmp_path:
     dataset = make_dataset(tmp_path, WorkerConfig(0, 1, 0))
     expected = {
         (source, 0, index, part)
-        for source, size in zip(dataset.source_names, SIZES, strict=True)
+        for source, size in zip(dataset.source_ids, SIZES, strict=True)
         for index in range(size)
         if index % 7 != 1
         for part in range(2 if index % 5 == 2 else 1)

@@ -165,5 +165,5 @@ def test_a_dataset_named_twice_in_a_blend_is_read_in_two_orders(folder: Path) ->
     made = train(write_blend(folder / "twice.yaml", {"a": 1, "../" + folder.name + "/a": 1}), batch_size=None)
     lane = made.lane(0, made.new_state())
     keys = [lane.next().batch.__restore_key__ for _ in range(60)]
-    first, second = ([index for source, _, index, _ in keys if source == name][:20] for name in made.source_names)
+    first, second = ([index for source, _, index, _ in keys if source == name][:20] for name in made.source_ids)
     assert len(first) == len(second) == 20 and first != second

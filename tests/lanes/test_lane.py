@@ -91,9 +91,7 @@ def test_a_finite_lane_flushes_packs_buckets_and_the_last_batch(data: Path) -> N
         keys = [key for n in range(2) for batch in drain(lane_of(made, n)) for unit in batch for key in unit]
         assert len(keys) == len(set(keys))
         assert {key[:3] for key in keys} == {
-            (source, 0, index)
-            for source, size in zip(made.source_names, (300, 90), strict=True)
-            for index in range(size)
+            (source, 0, index) for source, size in zip(made.source_ids, (300, 90), strict=True) for index in range(size)
         }
 
 

@@ -25,7 +25,7 @@ class CountingMaker:
     """An outsider's: counts what it makes of each source. The counts come to the trainer with the batches."""
 
     def __init__(self, inner: Maker, lane: LaneView) -> None:
-        self._inner, self._names = inner, lane.maker.names.names
+        self._inner, self._names = inner, lane.maker.ids.source_ids
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         for ref, made in zip(refs, self._inner.make(refs), strict=True):
@@ -110,7 +110,7 @@ def test_wrappers_of_a_lane_are_around_those_of_its_data_set(data: Path) -> None
 def test_a_maker_that_counts_needs_no_change_of_the_core(tmp_path: Path, num_workers: int) -> None:
     config = WorkerConfig(0, 1, num_workers, num_lanes=2)
     dataset = train_dataset(write_pair(tmp_path, 60, 40), worker_config=config, batch_size=4)
-    expected, names = [], dataset.source_names
+    expected, names = [], dataset.source_ids
     with get_savable_loader(dataset) as loader:
         expected = [batch.__key__ for batch in itertools.islice(loader, 20)]
     with get_savable_loader(wrapped_by(CountingMaker)(dataset)) as loader:

@@ -229,11 +229,11 @@ def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
     dataset = make(folder, encoder_with(encode_sample=broken))
     assert dataset.worker_config.restore_error_handler is reraise_exception
     with pytest.raises(ValueError, match="broken"):
-        dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
+        dataset.restore_sample((dataset.source_ids[0], 0, 3, 0))
     told = []
     dataset.worker_config.restore_error_handler = lambda error, sample, sources: told.append((str(error), sample.text))
     with pytest.raises(SampleError, match="skipped by encode_sample"):
-        dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
+        dataset.restore_sample((dataset.source_ids[0], 0, 3, 0))
     assert told == [("broken", "3")]
 
 
@@ -269,7 +269,7 @@ def test_keys_of_other_data_and_what_is_no_key_are_refused(folder: Path, key: An
     dataset = make(folder, Noise())
 
     def named(key: Any) -> Any:
-        return dataset.source_names[0] if key == "NAME" else tuple(map(named, key)) if type(key) is tuple else key
+        return dataset.source_ids[0] if key == "NAME" else tuple(map(named, key)) if type(key) is tuple else key
 
     with pytest.raises(ConfigError, match=told) as raised:
         dataset.restore_sample(named(key))
@@ -279,12 +279,12 @@ def test_keys_of_other_data_and_what_is_no_key_are_refused(folder: Path, key: An
 def test_a_key_of_samples_is_none_of_packs(folder: Path) -> None:
     packing = make(folder, NoisyPacks(), packing_buffer_size=12)
     with pytest.raises(ConfigError, match="of a batch of samples, but this data set packs samples"):
-        packing.restore_sample(("batch", 0, 0, (packing.source_names[0], 0, 3, 0)))
+        packing.restore_sample(("batch", 0, 0, (packing.source_ids[0], 0, 3, 0)))
 
 
 def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) -> None:
     dataset = make(folder, Noise())
-    name = dataset.source_names[0]
+    name = dataset.source_ids[0]
     key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
     for gone, told in (
         ((name, 0, 1, 0), r"the sample .* cannot be restored: it is skipped by encode_sample"),

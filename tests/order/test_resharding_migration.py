@@ -75,7 +75,7 @@ def test_every_sample_still_comes_once(
     other = dataset(folder, after, encoder, packing_buffer_size=packing, **changes)
     found += keys(restored(other, merge_states(job.save())), 1_200)
     assert max(collections.Counter(found).values()) == 1
-    for name, source in zip(after, other.source_names, strict=True):
+    for name, source in zip(after, other.source_ids, strict=True):
         first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (source, 0)}
         assert first_epoch == set(range(SIZES[name]))
 
@@ -91,18 +91,18 @@ def test_a_source_is_switched_off_and_on_and_goes_on_where_it_was(folder: Path, 
         drawn = keys(job, steps)
         saved = merge_states(job.save())
         found += drawn
-        counts.append(sum(key[0] == made.source_names[1] for key in drawn))
+        counts.append(sum(key[0] == made.source_ids[1] for key in drawn))
     assert max(collections.Counter(found).values()) == 1
     assert counts[0] > 10
     assert counts[1] == 0 if packing is None else counts[1] <= counts[0] + 3 * 20
     assert counts[2] / len(drawn) == pytest.approx(0.5, abs=0.05), "new weights hold from the restore on"
-    first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (made.source_names[1], 0)}
+    first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (made.source_ids[1], 0)}
     assert first_epoch == set(range(SIZES["b"]))
 
 
 def test_a_source_may_begin_switched_off(folder: Path) -> None:
     job = Job([dataset(folder, {"a": 1, "b": 0})])
-    source = job.datasets[0].source_names[1]
+    source = job.datasets[0].source_ids[1]
     assert source not in {key[0] for key in keys(job, 200)}
     assert all("1" not in lane["cursors"] for lane in job.states[0].lanes.values())
     saved, other = merge_states(job.save()), dataset(folder, {"a": 1, "b": 1})
@@ -132,10 +132,10 @@ def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> No
     job = Job([dataset(folder, {"a": 3, "b": 1})])
     found = keys(job, 17)
     other = dataset(folder, {"a": 3, "b": 1, "c_by_2/set.yaml": 1})
-    assert other.fingerprint()["epochs_of_sources"] == {other.source_names[2]: 2}
+    assert other.fingerprint()["epochs_of_sources"] == {other.source_ids[2]: 2}
     found += keys(restored(other, merge_states(job.save())), 1_200)
     assert max(collections.Counter(found).values()) == 1
-    assert {index for key, epoch, index, _ in found if (key, epoch) == (other.source_names[2], 1)} == set(range(40))
+    assert {index for key, epoch, index, _ in found if (key, epoch) == (other.source_ids[2], 1)} == set(range(40))
     with pytest.raises(StateError, match="epochs_of_sources"):
         dataset(folder, {"a_by_2/set.yaml": 3, "b": 1}).check_state(merge_states(job.save()), strict=False)
 

@@ -23,13 +23,13 @@ from bridge_data import (
     get_train_dataset,
     merge_states,
 )
+from bridge_data.cli import main
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import in_draws
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.view.charts import count_draws
-from bridge_data.tools.cli import main
 from bridge_data.tools.doctor import examine
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state
@@ -98,7 +98,7 @@ def shares(dataset: LaneDataset, drawn: list[Key]) -> list[float]:
     tokens: collections.Counter[str] = collections.Counter()
     for source, _, index, _ in drawn:
         tokens[source] += sum(cost(index))
-    return [tokens[name] / tokens.total() for name in dataset.source_names]
+    return [tokens[name] / tokens.total() for name in dataset.source_ids]
 
 
 @pytest.mark.parametrize("num_lanes", [1, 8])
@@ -135,7 +135,7 @@ def test_every_sample_comes_once_through_any_chain_of_topologies(
         found += keys(job, steps)
         state = json.loads(json.dumps(merge_states(job.save())))
     assert max(collections.Counter(found).values()) == 1
-    for name, size in zip(made[0].source_names, SIZES.values(), strict=True):
+    for name, size in zip(made[0].source_ids, SIZES.values(), strict=True):
         assert {index for source, epoch, index, _ in found if (source, epoch) == (name, 0)} == set(range(size))
     whole = [key for key in found if not key[3]]
     assert shares(made[0], whole) == pytest.approx([2 / 3, 1 / 12, 1 / 4], abs=0.02)
@@ -163,7 +163,7 @@ def test_a_repetition_is_resharded_before_lanes_have_started(folder: Path) -> No
 
     def loader_of(num_lanes: int) -> SavableDataLoader:
         made = RepeatDataset(ranks(folder, 1, num_lanes, repeat=False)[0], repeats=2)
-        return get_savable_loader(made.changed(extras=(Ledger(made.source_names),)))
+        return get_savable_loader(made.changed(extras=(Ledger(made.source_ids),)))
 
     loader, batches, states = loader_of(4), [], []
     for batch in loader:
@@ -234,7 +234,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(
     }
     assert told == found
     source, _, index, _ = found[90][0]
-    number = made.source_names.index(source)
+    number = made.source_ids.index(source)
     assert [one.step for one in order.when(source=number, index=index, until=179)] == [
         step for step in found for key in found[step] if (key[0], key[2]) == (source, index)
     ]

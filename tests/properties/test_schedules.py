@@ -73,7 +73,7 @@ def shares(names: list[str], drawn: list[str]) -> list[float]:
 
 def test_each_phase_draws_by_its_own_weights(folder: Path) -> None:
     job = Job(ranks(folder, 1, 2))
-    names = job.datasets[0].source_names
+    names = job.datasets[0].source_ids
     drawn = sources(job, 1_200)
     begins = [-(-switch // (2 * DRAWS_PER_BLOCK)) * 2 * DRAWS_PER_BLOCK for switch in SWITCHES]
     assert shares(names, drawn[: begins[0]]) == pytest.approx([0.75, 0.25, 0], abs=0.01)
@@ -94,7 +94,7 @@ def test_after_reshards_the_change_comes_at_the_right_number_of_samples(
     emitted = 0
     for world_size, steps in [*assigns, (3, 2_500)]:
         job = Job(ranks(folder, world_size, world_size, packing_buffer_size=packing), saved)
-        late = job.datasets[0].source_names[2]
+        late = job.datasets[0].source_ids[2]
         for _ in range(steps):
             drawn = sources(job, 1)
             if late in drawn:
@@ -120,8 +120,8 @@ def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) ->
     job.lanes = [{lane: other.lane(lane, state) for lane in state.lanes}]
     after = sources(job, 900)
     now = after[: 2_400 - len(drawn)]
-    assert shares(other.source_names, now) == pytest.approx([7 / 8, 1 / 8, 0], abs=0.02)
-    assert shares(other.source_names, after[2_500 - len(drawn) + 2 * DRAWS_PER_BLOCK :]) == pytest.approx(
+    assert shares(other.source_ids, now) == pytest.approx([7 / 8, 1 / 8, 0], abs=0.02)
+    assert shares(other.source_ids, after[2_500 - len(drawn) + 2 * DRAWS_PER_BLOCK :]) == pytest.approx(
         [7 / 8, 1 / 32, 3 / 32], abs=0.02
     )
 

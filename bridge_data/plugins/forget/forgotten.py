@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from bridge_data.errors import StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
-from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, History, ListVersions, check_lists, with_lists
@@ -22,29 +22,29 @@ from bridge_data.task.hooks import FORGOTTEN
 
 
 class ForgottenSamples(StateExtra):
-    """The forgotten samples of `sources`, whose unique names are `names`, under these versions of their lists."""
+    """The forgotten samples of `sources`, which states call by these ids, under these versions of their lists."""
 
     name: ClassVar[str] = "withheld"
     version: ClassVar[int] = 1
 
-    def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
+    def __init__(self, sources: Sequence[Source], source_ids: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
-        self._known = known_digests(sources, names)
+        self._known = known_digests(sources, source_ids)
         self._lists: dict[int, tuple[Any, list[Version]]] = {
             number: (source.withheld, [(number_of, digest) for number_of, digest in lists[name]])
-            for number, (source, name) in enumerate(zip(sources, names, strict=True))
+            for number, (source, name) in enumerate(zip(sources, source_ids, strict=True))
             if name in lists
         }
 
     @classmethod
-    def of_data(cls, sources: Sequence[Source], source_names: Sequence[str]) -> Self:
+    def of_data(cls, sources: Sequence[Source], source_ids: Sequence[str]) -> Self:
         """Those under the newest versions."""
         lists = {
             name: [list(version) for version in newest_versions(source.withheld.lists)]
-            for source, name in zip(sources, source_names, strict=True)
+            for source, name in zip(sources, source_ids, strict=True)
             if isinstance(source.withheld, RecordLists)
         }
-        return cls(sources, source_names, lists)
+        return cls(sources, source_ids, lists)
 
     @classmethod
     def unasked(cls) -> Self:
@@ -52,13 +52,13 @@ class ForgottenSamples(StateExtra):
         return cls((), (), {})
 
     @classmethod
-    def under(cls, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> "Self | None":
+    def under(cls, sources: Sequence[Source], source_ids: Sequence[str], lists: ListVersions) -> "Self | None":
         """Those under the versions of a state; None if there are none.
 
         Raises:
             StateError: if the lists of the sources do not have them.
         """
-        known = known_digests(sources, names)
+        known = known_digests(sources, source_ids)
         for name, versions in lists.items():
             digests = known.get(name, ())
             if len(digests) != len(versions) or None in map(counts_at, versions, digests):
@@ -66,7 +66,7 @@ class ForgottenSamples(StateExtra):
                     f"the run used versions {versions} (number, digest) of the list of forgotten samples of source "
                     f"{name}, which the data set does not have: put back {LIST_FILES}"
                 )
-        return cls(sources, names, lists) if lists else None
+        return cls(sources, source_ids, lists) if lists else None
 
     def begin(self, state: LoaderState) -> Any:
         """The history of the lists, from here on with these.
@@ -84,6 +84,18 @@ class ForgottenSamples(StateExtra):
     def agreed(self) -> Any:
         return self.lists
 
+    @classmethod
+    def shown(cls, state: LoaderState) -> ShownExtra:
+        """Which versions of the lists the run used, by source, and from which micro-batch on."""
+        labels, facts, lines = dict(state.fingerprint["sources"]), [], []
+        for index, lists in history_of(state):
+            found = [(labels.get(name, name), [number for number, _ in own]) for name, own in lists.items()]
+            shown = [f"version {' and '.join(map(str, numbers))} of the list of {source}" for source, numbers in found]
+            lines.append(f"from micro-batch {index:,} on: {', '.join(shown) or 'none'}")
+            own_lists = [{"source": source, "versions": numbers} for source, numbers in found]
+            facts.append({"from_micro_batch": index, "lists": own_lists})
+        return ShownExtra("forgotten", facts, lines)
+
     def __contains__(self, ref: Any) -> bool:
         source, _, index, _ = ref
         return source in self._lists and index in self._numbers[source]
@@ -96,11 +108,11 @@ class ForgottenSamples(StateExtra):
         return {name: value for name, value in vars(self).items() if name != "_numbers"}
 
 
-def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[list[str]]]]:
+def known_digests(sources: Sequence[Source], source_ids: Sequence[str]) -> dict[str, list[list[list[str]]]]:
     """The digests of all versions of the lists of each source that has some, by its name."""
     return {
         name: [[] if own is None else own.digests for own in source.withheld.lists]
-        for source, name in zip(sources, names, strict=True)
+        for source, name in zip(sources, source_ids, strict=True)
         if isinstance(source.withheld, RecordLists)
     }
 

@@ -15,16 +15,8 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
-from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.storage import Location
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     LOCATION,
-    counted,
     echo_json,
     json_option,
     options_of,
@@ -32,6 +24,13 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.errors import ConfigError, StateError, counted
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
+from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.storage import Location
 from bridge_data.tools.run_sections import section_to
 from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
 

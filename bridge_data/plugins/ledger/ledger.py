@@ -3,7 +3,7 @@
 Reads the references of each micro-batch, and its number in the job. Returns two sums of 128 bits. `positioned` hashes
 (micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
 `unpositioned` ignores micro-batch and position, and is also equal after a reshard. Sums of parts add up to the sum of
-the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
+the whole, in any order; sources count by their ids (fingerprints), not by their numbers in the plan.
 
 Kept only by runs that ask for it. The state of a lane has the sums over what that made since the lanes were assigned,
 `[samples, positioned, unpositioned]`, and the state of the job those from before, `[since, samples, positioned,
@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
@@ -104,10 +104,10 @@ def columns_of(references: bytes) -> NDArray[np.int64]:
     return np.frombuffer(references, dtype="<i8").reshape(-1, 4).T.astype(np.int64, order="C")
 
 
-def tallies(batches: Sequence[MicroBatch], source_names: Sequence[str], repetition: int = 0) -> list[LedgerSums]:
-    """The sums over each of some micro-batches; `source_names` are the fingerprints that the references number."""
+def tallies(batches: Sequence[MicroBatch], source_ids: Sequence[str], repetition: int = 0) -> list[LedgerSums]:
+    """The sums over each of some micro-batches; `source_ids` are of the sources that the references number."""
     columns = Columns.of(batches)
-    words = _words_of(columns, source_names, repetition)
+    words = _words_of(columns, source_ids, repetition)
     return [_as_sums(size, row) for size, row in zip(columns.sizes.tolist(), words.tolist(), strict=True)]
 
 
@@ -127,10 +127,10 @@ class Columns(NamedTuple):
         return cls(numbers, sizes, columns_of(b"".join([references for _, references in batches])))
 
 
-def _words_of(columns: Columns, source_names: Sequence[str], repetition: int) -> U64Array:
+def _words_of(columns: Columns, source_ids: Sequence[str], repetition: int) -> U64Array:
     """The words of both sums of each micro-batch, (micro-batches, 4): two of `positioned`, two of `unpositioned`."""
     numbers, sizes, samples = columns
-    keys, in_run = _source_keys(tuple(source_names)), (numbers + repetition * _REPETITION).view(np.uint64)
+    keys, in_run = _source_keys(tuple(source_ids)), (numbers + repetition * _REPETITION).view(np.uint64)
     starts, is_filled = np.cumsum(sizes) - sizes, sizes > 0
     positions = (np.arange(samples.shape[1]) - np.repeat(starts, sizes)).view(np.uint64)
     starts = starts[is_filled]  # for an empty one, `reduceat` would return the first of the next
@@ -149,34 +149,40 @@ def _as_sums(num_samples: int, words: Sequence[int]) -> LedgerSums:
 
 
 @functools.lru_cache(maxsize=4)
-def _source_keys(names: tuple[str, ...]) -> U64Array:
+def _source_keys(source_ids: tuple[str, ...]) -> U64Array:
     """Two keys of each source, (2, sources)."""
-    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=16).digest() for name in names)
+    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=16).digest() for name in source_ids)
     return np.ascontiguousarray(np.frombuffer(digests, dtype="<u8").astype(np.uint64).reshape(-1, 2).T)
 
 
 class Ledger(StateExtra):
-    """The ledger of a run over sources with these unique names."""
+    """The ledger of a run over the sources of these ids."""
 
     name: ClassVar[str] = "ledger"
     version: ClassVar[int] = 2
     asked_by: ClassVar[str] = "ledger_path"
 
-    def __init__(self, source_names: Sequence[str]) -> None:
-        self._names, self._last_line = [*source_names], ""
+    def __init__(self, source_ids: Sequence[str]) -> None:
+        self._source_ids, self._last_line = [*source_ids], ""
 
     @classmethod
-    def of_data(cls, sources: Sequence[Any], source_names: Sequence[str]) -> Self:
-        return cls(source_names)
+    def of_data(cls, sources: Sequence[Any], source_ids: Sequence[str]) -> Self:
+        return cls(source_ids)
 
     def lane(self, number: int, state: LoaderState) -> LaneExtra:
-        return _LaneLedger(self._names, sums_of_lane(state, number), state.repetition, state.skips)
+        return _LaneLedger(self._source_ids, sums_of_lane(state, number), state.repetition, state.skips)
 
     def begin(self, state: LoaderState) -> Any:
         return data_of(state.extras, self) or LedgerSums(since=state.micro_batch_index).words()
 
     def resharded(self, state: LoaderState) -> Any:
         return None if (sums := sums_of(state)) is None else sums.words()
+
+    @classmethod
+    def shown(cls, state: LoaderState) -> ShownExtra:
+        sums = sums_of(state)
+        lines = ["none: the run had no ledger_path" if sums is None else str(sums)]
+        return ShownExtra("ledger", None if sums is None else sums.to_dict(), lines)
 
     def gathered(self, state: LoaderState) -> None:
         """Log the sums of the job, unless they are as logged before."""
@@ -188,13 +194,13 @@ class Ledger(StateExtra):
 class _LaneLedger(LaneExtra):
     """The sums of one lane, over what it made and a rank gets."""
 
-    def __init__(self, names: Sequence[str], sums: LedgerSums, repetition: int, skips: StepSkips | None) -> None:
-        self._names, self._sums, self._repetition, self._skips = names, sums, repetition, skips or ()
+    def __init__(self, source_ids: Sequence[str], sums: LedgerSums, repetition: int, skips: StepSkips | None) -> None:
+        self._source_ids, self._sums, self._repetition, self._skips = source_ids, sums, repetition, skips or ()
 
     def note(self, index: int, samples: Ints) -> bytes:
         if index not in self._skips:
             columns = Columns(np.array([index]), np.array([len(samples)]), np.ascontiguousarray(samples.T))
-            [words] = _words_of(columns, self._names, self._repetition).tolist()
+            [words] = _words_of(columns, self._source_ids, self._repetition).tolist()
             self._sums = self._sums.plus(_as_sums(len(samples), words))
         return packed_references(samples)
 

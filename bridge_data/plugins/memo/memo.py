@@ -133,7 +133,7 @@ def keys_of(
     seed = maker.hooks.worker_config.seed_offset if maker.draws else None
     keys: list[SampleKeys | None] = []
     encodings = content_keys(maker.hooks.encoder, sources, version)
-    for source, source_key, encoding in zip(sources, maker.names.keys, encodings, strict=True):
+    for source, source_key, encoding in zip(sources, maker.ids.source_keys, encodings, strict=True):
         if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
             keys.append(None)
             continue

@@ -210,17 +210,21 @@ class Catalog:
 class ViewOperations:
     """The operations that mfusepy calls, in its form: paths with a leading slash; failures are `OSError`s.
 
-    `mount` adds the missing attributes of `mfusepy.Operations`.
+    `mount` adds the missing attributes of `mfusepy.Operations`. `on_start` is called when it is mounted.
     """
 
     use_ns = True
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, view: View, on_start: Callable[[], None] = lambda: None) -> None:
+        self._view, self._on_start = view, on_start
         self._mtime_ns = os.stat(view.catalog.path).st_mtime_ns
         self._open: dict[int, StoredPart] = {}
         self._next = 0
         self._size: tuple[int, int] | None = None
+
+    def init(self, path: str) -> None:
+        """It is mounted."""
+        self._on_start()
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
         """The attributes of `path`: kind, permissions, size and times."""
@@ -286,7 +290,7 @@ class ViewOperations:
 
 def mount(view: View, mountpoint: Path, *, detach: bool = False, on_start: Callable[[], None] = lambda: None) -> None:
     """Show `view` at the folder `mountpoint` until it is unmounted; with `detach`, from a process in the background.
-    `on_start` is called when nothing is known to be in the way.
+    `on_start` is called when it is mounted.
 
     Raises:
         ConfigError: if there is no FUSE here, or the folder cannot be used.
@@ -303,14 +307,51 @@ def mount(view: View, mountpoint: Path, *, detach: bool = False, on_start: Calla
             raise ConfigError(f"{mountpoint}: is not empty, and its content would be hidden; give another folder")
     except OSError as error:
         raise ConfigError(f"{mountpoint}: cannot be mounted on: {error.strerror}") from error
-    on_start()
-    operations = type("Operations", (ViewOperations, library.Operations), {})(view)
+
+    def show(on_start: Callable[[], None]) -> None:
+        operations = type("Operations", (ViewOperations, library.Operations), {})(view, on_start)
+        try:
+            library.FUSE(operations, str(mountpoint), foreground=True, nothreads=True, ro=True, fsname="bridge-data")
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{mountpoint}: FUSE could not mount on it (code {error}): see its message above. May this user mount?"
+            ) from error
+
+    if detach:
+        _in_background(show, on_start)
+    else:
+        show(on_start)
+
+
+def _in_background(show: Callable[[Callable[[], None]], None], on_start: Callable[[], None]) -> None:
+    """Call `show` in a process of its own, which outlives this one; return when it says that it has begun.
+
+    Raises:
+        ConfigError: what it raised.
+    """
+    result, results = os.pipe()
+    if child := os.fork():
+        os.close(results)
+        with open(result, "rb") as file:
+            failure = file.read().decode()
+        if failure:
+            os.waitpid(child, 0)
+            raise ConfigError(failure)
+        on_start()
+        return
+    os.setsid()
+
+    def begun() -> None:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2, results):  # the last of these closes the pipe
+            os.dup2(nothing, stream)
+
     try:
-        library.FUSE(operations, str(mountpoint), foreground=not detach, nothreads=True, ro=True, fsname="bridge-data")
-    except RuntimeError as error:
-        raise ConfigError(
-            f"{mountpoint}: FUSE could not mount on it (code {error}): see its message above. May this user mount?"
-        ) from error
+        show(begun)
+    except BaseException as error:
+        os.write(results, (str(error) or repr(error)).encode())
+    finally:
+        os._exit(0)
 
 
 def import_fuse() -> Any:

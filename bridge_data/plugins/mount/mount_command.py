@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from bridge_data.errors import ConfigError
-from bridge_data.plugins.mount.mount import Layout, View
-from bridge_data.plugins.mount.mount import mount as mount_view
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
 )
+from bridge_data.errors import ConfigError
+from bridge_data.plugins.mount.mount import Layout, View
+from bridge_data.plugins.mount.mount import mount as mount_view
 
 
 @click.command()
@@ -18,11 +18,8 @@ from bridge_data.tools.cli.terminal import (
 @click.argument("mountpoint", type=OUTPUT_ON_DISK)
 @click.option("--sample-folders", "-s", is_flag=True, help="A folder for each sample, with a file for each part.")
 @click.option("--shard-folders", is_flag=True, help="A folder for each shard.")
-@click.option("--allow-slow", "-w", is_flag=True, help="No effect: data that Energon prepared are shown as quickly.")
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
-def mount(
-    path: Path, mountpoint: Path, sample_folders: bool, shard_folders: bool, allow_slow: bool, detach: bool
-) -> None:
+def mount(path: Path, mountpoint: Path, sample_folders: bool, shard_folders: bool, detach: bool) -> None:
     """Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.
 
     Nothing is unpacked or copied; any program can open the files. End it with `umount MOUNTPOINT` or Ctrl-C.

@@ -39,10 +39,10 @@ class CostWeights:
             [source.name for source in sources],
         )
 
-    def fingerprint(self, names: Sequence[str]) -> Mapping[str, Any]:
+    def fingerprint(self, source_ids: Sequence[str]) -> Mapping[str, Any]:
         """The unit, and by which costs it is counted."""
         digests = (table.digest for table in self.costs)
-        return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(names, digests, strict=True))}
+        return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(source_ids, digests, strict=True))}
 
 
 def limits_of(packing: Packing) -> CostLimits | None:

@@ -282,9 +282,9 @@ def open_costs(records: Records, key: str) -> CostTable:
             f"{label_of(base)}: has changed since its samples were measured; {_again(base)}, with the "
             "--config or --task-encoder of the run: it measures what is new"
         )
-    there = [f"{facts.encoder} [{facts.key}], {facts.split_part}, of {_written(other)}" for other, facts in others]
+    there = [f"{facts.encoder}, {facts.split_part}, of {_written(other)}" for other, facts in others]
     raise ConfigError(
-        f"{label_of(base)}: its samples were not measured with this encoder [{key}]"
+        f"{label_of(base)}: its samples were not measured with this encoder, or with these settings of it"
         + (f", only with others: {'; '.join(there)}" if there else "")
         + f"; {_again(base)}, with the --config or --task-encoder of the run"
     )

@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
-from bridge_data.errors import ConfigError
-from bridge_data.plugins.planned.costs import COSTS_VARIABLE
-from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
-from bridge_data.prepare.scan_results import ScanTask
-from bridge_data.run_options import DatasetOptions
-from bridge_data.storage import Location, is_remote
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT,
-    counted,
     echo_json,
     executor_option,
     headed,
@@ -29,6 +22,12 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.errors import ConfigError, counted
+from bridge_data.plugins.planned.costs import COSTS_VARIABLE
+from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
+from bridge_data.prepare.scan_results import ScanTask
+from bridge_data.run_options import DatasetOptions
+from bridge_data.storage import Location, is_remote
 from bridge_data.tools.runs import data_module, named_encoder
 
 _STORE_WORKERS = 16
@@ -113,7 +112,7 @@ def measure(
 
 
 def _shown(found: Measurement) -> Iterator[str]:
-    facts = [("data set", found.name), ("encoder", f"{found.facts.encoder} [{found.facts.key}]")]
+    facts = [("data set", found.name), ("encoder", found.facts.encoder)]
     unchanged = found.num_samples - found.num_measured
     of_before = f", {unchanged:,} of them before" if unchanged else ""
     yield headed([*facts, ("samples", f"{found.num_samples:,}{of_before}"), ("written to", str(found.path))])

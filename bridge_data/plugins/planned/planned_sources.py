@@ -121,8 +121,7 @@ class PlannedSources(PackSources):
 
     def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> "PlannedSource":
         """The planned packs of a lane from its position in `state` on."""
-        names = dataset.order.names
-        return PlannedSource(self.lane_packs(dataset, lane, state), draws, names, lane)
+        return PlannedSource(self.lane_packs(dataset, lane, state), draws, dataset.order.source_labels, lane)
 
     def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
         """Whether all lanes are in `state`, and none has a pack left."""
@@ -148,10 +147,10 @@ class PlannedSources(PackSources):
 
 
 class PlannedSource:
-    """The planned packs of lane number `lane`, whose sources have these `names`."""
+    """The planned packs of lane number `lane`, whose sources messages call by these `labels`."""
 
-    def __init__(self, packs: LanePacks, draws: Draws, names: Sequence[str], lane: int) -> None:
-        self._packs, self._draws, self._names, self._lane = packs, draws, names, lane
+    def __init__(self, packs: LanePacks, draws: Draws, labels: Sequence[str], lane: int) -> None:
+        self._packs, self._draws, self._labels, self._lane = packs, draws, labels, lane
         self.held = Held()
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._is_told = self._is_ended = False
@@ -282,7 +281,7 @@ class PlannedSource:
         sample, (source, epoch, index, _) = item.sample, item.ref
         key = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
         named = f"sample {key!r}, " if key else "sample "
-        return f"{named}number {index} of {self._names[source]} (epoch {epoch})"
+        return f"{named}number {index} of {self._labels[source]} (epoch {epoch})"
 
     def _count_left_out(self, count: int) -> None:
         if count:

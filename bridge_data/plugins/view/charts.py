@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.data import Records
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import bytes_of
@@ -32,7 +33,6 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.plugins.view.contents import extension, kind_of, write_page
 from bridge_data.tools.planning import RunPlan, load_ratios
 
@@ -266,7 +266,7 @@ class TokenLengths:
 def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
     """The tokens of samples of a source, by its number in the plan, drawn at random; none if encoded samples have no
     `tokens` or `input_ids`."""
-    size, name = dataset.plan.sources[source].num_samples, dataset.source_names[source]
+    size, name = dataset.plan.sources[source].num_samples, dataset.source_ids[source]
     end = time.monotonic() + MAX_ENCODE_S
     lengths, num_failed = [], 0
     for index in random.Random(0).sample(range(size), min(NUM_SAMPLED, size)):

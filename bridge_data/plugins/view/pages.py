@@ -22,13 +22,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from bridge_data.cli.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.cli.sample_facts import describe_value
+from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.plugins.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
 from bridge_data.plugins.view.charts import (
     EDGES,
     TokenLengths,
@@ -44,7 +46,6 @@ from bridge_data.plugins.view.contents import (
     card,
     content,
     contents,
-    describe_value,
     fields_of,
     pictures_of,
     templates,
@@ -55,7 +56,6 @@ from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
 from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
-from bridge_data.tools.state_contents import sources_of
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bridge_data.cli.terminal import LOCATION, note, setting, trust_options, where_options
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import importing
 from bridge_data.storage import Location, location
-from bridge_data.tools.cli.terminal import LOCATION, note, setting, trust_options, where_options
 
 if TYPE_CHECKING:
     from bridge_data.plugins.view.pages import Site
@@ -68,7 +68,7 @@ def view(
     With --config, by default the data of the config. The page is for this machine alone, unless --host and --token
     say else.
     """
-    from bridge_data.plugins.view.catalog import DataCatalog
+    from bridge_data.cli.catalog import DataCatalog
     from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader, configured_run, default_run, is_run
 
     with importing("`bridge-data view`"):

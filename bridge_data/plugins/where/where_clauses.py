@@ -54,7 +54,7 @@ def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...
 def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
     """The clause of the options `where` and `columns`."""
     values: dict[str, Any] = {"where": where, "columns": None if columns is None else absolute(columns)}
-    entries = {name: as_node(value, "options") for name, value in values.items()}
+    entries = {name: as_node(value, "") for name, value in values.items()}
     return tuple(dataclasses.replace(clause, is_option=True) for clause in read_where(entries, ""))
 
 

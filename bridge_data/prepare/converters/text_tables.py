@@ -23,7 +23,7 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import count_samples, stored_number, stored_records
 from bridge_data.data.sample_offsets import encode_offsets, offsets_digest
 from bridge_data.data.withheld import files_of, withheld_in
-from bridge_data.errors import ConfigError, DatasetError, listed
+from bridge_data.errors import DatasetError, counted, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause
@@ -328,9 +328,7 @@ def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
         raise ValueError("its first line is not UTF-8; write the file in UTF-8") from None
     if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
         shown = str(headings)[:200]
-        raise ConfigError(
-            f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
-        )
+        raise ValueError(f"its first line should name the columns, each once, as in `image,caption`; got {shown}")
     return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter)
 
 
@@ -405,7 +403,8 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
 class CocoCaptions(RecordSource):
     """Captions in the form of COCO: a record for each image that has some, in the order of `images`: `image` (its file
     name), `caption` (the first), `captions` (all, in the order of the file), `image_id`, and all other fields of the
-    image. An annotation takes 32 bytes of memory, its text none.
+    image. An annotation of an image that is not listed is a broken record, after the others. An annotation takes 32
+    bytes of memory, its text none.
 
     Source: the format, https://cocodataset.org/#format-data
     """
@@ -432,7 +431,7 @@ class CocoCaptions(RecordSource):
             raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
         if not images or not annotations:
             raise DatasetError(
-                f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both, as in COCO. "
+                f"{path}: expected both images and annotations, as in COCO; got {len(images)} and {len(annotations)}. "
                 "Other records are a list of objects, or lines in a file that is called .jsonl: if this object is the "
                 "only line, give --format jsonl"
             )
@@ -441,12 +440,10 @@ class CocoCaptions(RecordSource):
         known = numpy.array(images, dtype=numpy.int64)
         if len(numpy.unique(known[:, 0])) < len(known):
             raise DatasetError(f"{path}: two images have the same id")
-        unknown = spans[~numpy.isin(spans[:, 0], known[:, 0])]
-        if len(unknown):
-            raise DatasetError(f"{path}: {len(unknown)} annotations are of images that it does not list")
+        self._stray = spans[~numpy.isin(spans[:, 0], known[:, 0])]
         self._images = known[numpy.isin(known[:, 0], spans[:, 0])]
         num_without = len(known) - len(self._images)
-        self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
+        self.notes = [f"left out: {counted(num_without, 'image')} without captions"] * bool(num_without)
 
     def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
         for position, (start, end, value) in enumerate(stream.list_values()):
@@ -464,10 +461,15 @@ class CocoCaptions(RecordSource):
             yield number, start, end
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._images) + len(self._stray)
 
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         for number in numbers:
+            if number >= len(self._images):
+                image_id, start, _ = map(int, self._stray[number - len(self._images)])
+                where = f"{self._path.name}, the annotation at byte {start}"
+                yield BrokenRecord(number, where, f"is of image {image_id}, which the file does not list")
+                continue
             image_id, start, end = map(int, self._images[number])
             where = f"{self._path.name}, image {image_id}"
             first, last = numpy.searchsorted(self._annotations[:, 0], [image_id, image_id + 1])

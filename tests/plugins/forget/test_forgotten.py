@@ -84,7 +84,7 @@ def test_each_lane_goes_on_with_the_same_samples_but_for_the_forgotten(data, gon
         expected, found = streams(plain, 60), streams(job, 20)
     finally:
         remember(data)
-    names = after[0].source_names
+    names = after[0].source_ids
     for lane, units in found.items():
         wanted = [
             unit
@@ -122,7 +122,7 @@ def test_pending_packs_lose_members_and_are_not_packed_anew(data, gone, steps):
         )
     finally:
         remember(data)
-    names = job.datasets[0].source_names
+    names = job.datasets[0].source_ids
     for number, packs in waiting.items():
         kept = [[one for one in pack if one[1] not in gone["ab"[one[0]]]] for pack in packs]
         kept = [pack for pack in kept if pack]
@@ -151,7 +151,7 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
     assert sorted(texts) == sorted(set(range(60)) - {3, 30, 59}) == sorted(read)
     assert loader.skipped == {"forgotten": 3}
     with pytest.raises(SampleError, match=r"left out by this run \(forgotten"):
-        dataset.restore_sample((dataset.source_names[0], 0, 30, 0))
+        dataset.restore_sample((dataset.source_ids[0], 0, 30, 0))
 
 
 def test_a_state_that_was_handed_out_may_be_changed(tmp_path):

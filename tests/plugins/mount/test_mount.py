@@ -18,8 +18,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.mount.mount import Catalog, Layout, View, ViewOperations, mount
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
+from tests.cli.runner import run_command
 from tests.data.tars import write_tar
-from tests.tools.cli.runner import run_command
 from tests.waiting import until
 
 SHARDS = {
@@ -203,7 +203,7 @@ def test_what_a_mount_lacks_is_said(dataset: Path, tmp_path: Path, monkeypatch: 
             mount(View(dataset), tmp_path)
     monkeypatch.setitem(sys.modules, "mfusepy", None)
     assert run_command("mount", dataset, tmp_path / "view").stdout == ""  # it does not say that it is shown
-    with pytest.raises(ConfigError, match=r'pip install "bridge-data\[mount\]"'):
+    with pytest.raises(ConfigError, match="pip install mfusepy"):
         mount(View(dataset), tmp_path / "view")
 
 
@@ -220,10 +220,30 @@ needs_device = pytest.mark.skipif(
 )
 
 
+def test_a_mount_that_fails_is_not_said_to_be_shown(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        """mfusepy where the mount is refused."""
+
+        Operations = object
+
+        @staticmethod
+        def FUSE(*_: object, **__: object) -> None:
+            raise RuntimeError(1)
+
+    (tmp_path / "fuse").write_text("")
+    monkeypatch.setattr(mount_module, "_DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr(mount_module, "import_fuse", lambda: Library)
+    for options in ((), ("--detach",)):
+        result = run_command("mount", dataset, tmp_path / "view", *options)
+        assert result.exit_code == 1 and result.stdout == "" and "FUSE could not mount" in result.stderr
+
+
 @needs_device
 def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
     view = tmp_path / "view"
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "mount", str(dataset), str(view)]
+    command = [sys.executable, "-m", "bridge_data.cli", "mount", str(dataset), str(view)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             until(lambda: view.is_mount() or process.poll() is not None, 60)
@@ -234,3 +254,15 @@ def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
             subprocess.run(["umount", str(view)], check=False)
             process.terminate()
             process.wait(10)
+
+
+@needs_device
+def test_a_mount_in_the_background_is_there_when_the_command_ends(dataset: Path, tmp_path: Path) -> None:
+    view = tmp_path / "view"
+    command = [sys.executable, "-m", "bridge_data.cli", "mount", "--detach", str(dataset), str(view)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    try:
+        assert f"is shown at {view}" in done.stdout
+        assert (view / "b.txt").read_bytes() == MEMBERS["b.txt"]
+    finally:
+        subprocess.run(["umount", str(view)], check=True)

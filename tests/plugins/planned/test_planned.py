@@ -72,7 +72,7 @@ def test_a_repetition_of_planned_packs_is_restored_before_its_first_batch(texts:
 
     def make(**settings: Any) -> LaneDataset:
         made = RepeatDataset(planned(texts[0], repeat=False, **settings), repeats=3)
-        return made.changed(extras=(Ledger(made.source_names),))
+        return made.changed(extras=(Ledger(made.source_ids),))
 
     job = Job(1, make)
     batches, states = [], []

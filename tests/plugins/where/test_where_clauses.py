@@ -54,9 +54,9 @@ def folder(bucket: Bucket) -> Path:
 def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^options: where: unknown column 'size'"):
+    with pytest.raises(ConfigError, match=r"^where: unknown column 'size'"):
         load_plan(folder / "texts", where="size > 1")
-    with pytest.raises(ConfigError, match=r"^options: columns: is a file of columns for `where:`, which is missing"):
+    with pytest.raises(ConfigError, match=r"^columns: is a file of columns for `where:`, which is missing"):
         load_plan(folder / "texts", columns=folder / "scores.parquet")
     write_texts(folder / "parts", 100, ratio="1,1,0")
     told = r"chooses none of the 50 samples of .*parts \[val\]; change the condition, or"

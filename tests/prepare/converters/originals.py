@@ -17,7 +17,7 @@ from PIL import Image
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
 from bridge_data.data import PreparedDataset, ShardReader, open_shards
 from tests import tables
-from tests.tools.cli.runner import run_command
+from tests.cli.runner import run_command
 
 CAPTIONS = ('A cat, "sat"\non a mat', "Eine Katze auf der Größe", "マットの上の猫")
 NUM = 24

@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from bridge_data.cli import convert_command
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.converters import conversion
-from bridge_data.tools.cli import convert_command
+from tests.cli.runner import run_command
 from tests.data.tars import write_tar
 from tests.decode.pictures import picture as any_picture
 from tests.decode.pictures import with_orientation
@@ -49,7 +50,6 @@ from tests.prepare.converters.originals import (
     write_parquet,
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
-from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -138,7 +138,7 @@ def test_killed_at_any_step_and_resumed(form: str, tmp_path: Path) -> None:
 def test_killed_at_random_moments_with_its_processes(form: str, tmp_path: Path) -> None:
     source = SOURCES[form](tmp_path / "source")
     flags = [*map(str, SPLIT), "--num-workers", "2", "--no-progress", "--non-interactive"]
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "convert", str(source)]
+    command = [sys.executable, "-m", "bridge_data.cli", "convert", str(source)]
     started = time.monotonic()
     subprocess.run([*command, str(tmp_path / "whole"), *flags], check=True, capture_output=True)
     seconds, rng, num_killed = time.monotonic() - started, random.Random(form), 0
@@ -323,7 +323,7 @@ def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: 
 def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
     source = write_coco(write_media(tmp_path / "source") / "captions.json")
     result = convert(source, tmp_path / "out")
-    assert result.exit_code == 0 and "1 images without captions" in result.stderr
+    assert result.exit_code == 0 and "1 image without captions" in result.stderr
     assert captions_and_pictures(tmp_path / "out") == EXPECTED[:-1]
     _, parts = contents(tmp_path / "out")["train"][0]
     assert len(json.loads(parts["json"])["captions"]) == 2
@@ -378,7 +378,8 @@ def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tm
     assert (source / ".nv-meta").is_dir()
     assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
     result = run_command("info", source)
-    assert result.exit_code == 1 and "bridge-data convert" in result.stderr
+    assert result.exit_code == 1 and f"{source}: not a prepared data set" in result.stderr
+    assert f"bridge-data convert {source} DST" in result.stderr and ".info.json" not in result.stderr
 
 
 def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
@@ -389,6 +390,18 @@ def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
     found = json.loads(parts["json"])
     assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
+
+
+def test_an_annotation_of_an_image_that_coco_does_not_list_is_a_broken_record(tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(picture(1))
+    annotations = [{"image_id": 1, "caption": "a cat"}, {"image_id": 9, "caption": "a dog"}]
+    listed = {"images": [{"id": 1, "file_name": "0.png"}], "annotations": annotations}
+    source = tmp_path / "coco.json"
+    source.write_text(json.dumps(listed))
+    refused(source, tmp_path / "refused", told="1 record is broken")
+    assert len(contents(converted(source, tmp_path / "out", "--skip-broken"))["train"]) == 1
+    (broken,) = map(json.loads, (tmp_path / "out" / "broken.jsonl").read_text().splitlines())
+    assert "annotation at byte" in str(broken) and "image 9" in str(broken)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "MPO"])

@@ -12,10 +12,10 @@ import pytest
 from bridge_data import TextSample, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from tests.cli.runner import run_command
 from tests.data.tars import reverse_tar
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
-from tests.tools.cli.runner import run_command
 
 SIZE = 200
 TEXTS: dict[str, Any] = {"sample_type": TextSample, "field_map": {"text": "text"}}

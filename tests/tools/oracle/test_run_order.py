@@ -134,7 +134,7 @@ def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
     run = Run({**SETTINGS, **LEGS["packing"]})
     run.leg(blends[0], 2, 20, num_lanes=4)
     replayed = RunOrder(run.dataset(2), states=run.states)
-    names = replayed.dataset.source_names
+    names = replayed.dataset.source_ids
 
     class Written(dict[int, list[SampleKey]]):
         def micro_batch(self, number: int) -> list[SampleKey]:

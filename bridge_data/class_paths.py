@@ -1,0 +1,127 @@
+"""Objects by the name of their class: `class_path`, and the arguments `init_args`, as LightningCLI has them in YAML.
+
+Reads such a mapping, and what its surroundings provide (tokenizer, sequence length). Returns the object. Arguments have
+the types that the class says, read by jsonargparse; an argument that is such a mapping itself is made first. What is
+provided is passed to parameters of its name that `init_args` leave out, also of the objects in there. Raises a
+ConfigError that names the argument.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias, TypeGuard
+
+from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
+
+ClassPath: TypeAlias = Mapping[str, Any]
+"""An object that is not made yet: the `class_path` of its class, and the arguments for it, `init_args`."""
+
+
+def is_class_path(value: Any) -> TypeGuard[ClassPath]:
+    """Whether a value names its class."""
+    return isinstance(value, Mapping) and isinstance(value.get("class_path"), str)
+
+
+def check_class_path(spec: ClassPath, where: str, provided: Collection[str] = ()) -> None:
+    """Import the class, and check the arguments; nothing is made. `provided` are names that may be left out.
+
+    Raises:
+        ConfigError: if there is no such class, or an argument is missing, unknown, or of another type.
+    """
+    _, given, parser, inner = _opened(spec, where, dict.fromkeys(provided, ""))
+    for name, value in inner.items():
+        check_class_path(value, f"{where}.init_args.{name}", provided)
+    _parsed(parser, given, where)
+
+
+def made_of(spec: ClassPath, where: str, provided: Mapping[str, Any] | None = None) -> Any:
+    """The object, with what is `provided` (values that are None are not).
+
+    Raises:
+        ConfigError: as of `check_class_path`, or if it cannot be made.
+    """
+    provided = {name: value for name, value in (provided or {}).items() if value is not None}
+    kind, given, parser, inner = _opened(spec, where, provided)
+    made = {name: made_of(value, f"{where}.init_args.{name}", provided) for name, value in inner.items()}
+    parameters = inspect.signature(kind).parameters
+    filled = {name: value for name, value in provided.items() if name in parameters and name not in {**given, **inner}}
+    try:
+        arguments = vars(parser.instantiate(_parsed(parser, given, where)))["it"] if given else {}
+        plain = {name: value for name, value in vars(arguments).items() if name in given} if given else {}
+        return kind(**plain, **made, **filled)
+    except BridgeDataError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{where}: {spec['class_path']}: {type(error).__name__}: {error}") from error
+
+
+def named_class(name: str, where: str) -> Any:
+    """The class (or function) `package.module.Name`.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where}: class_path={name}: {error}; expected package.module.Name") from error
+
+
+def reason(error: BaseException) -> str:
+    """What is wrong, of a chain of errors of jsonargparse that repeat it level by level: the innermost, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(re.sub(r"\bit\.", "", str(error)).split())
+
+
+def _opened(
+    spec: ClassPath, where: str, provided: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], Any, dict[str, Any]]:
+    """The class, its arguments, a parser for them, and those that are mappings of classes."""
+    from jsonargparse import ArgumentParser
+
+    kind, given = named_class(spec["class_path"], where), _arguments(spec)
+    given = {name: value for name, value in given.items() if value is not None or name not in provided}
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    for name in given:
+        if name not in parameters and not takes_any:
+            raise ConfigError(
+                f"{where}: {spec['class_path']} has no argument {name!r}{did_you_mean(str(name), parameters)}"
+            )
+    inner = {name: given.pop(name) for name in [*given] if is_class_path(given[name])}
+    parser = ArgumentParser(exit_on_error=False)
+    skip = {*inner, *(name for name in provided if name not in given)} & {*parameters}
+    try:
+        parser.add_class_arguments(kind, "it", skip=skip, instantiate=False)
+    except Exception as error:  # of a class whose signature jsonargparse cannot read
+        raise ConfigError(f"{where}: {spec['class_path']}: {reason(error)}") from error
+    return kind, given, parser, inner
+
+
+def _arguments(spec: ClassPath) -> dict[str, Any]:
+    """The arguments in `init_args`, and those beside it, where jsonargparse puts what the command line overrides."""
+    found = {name: _plain(value) for name, value in _plain(spec.get("init_args") or {}).items()}
+    for name, value in spec.items():
+        if name in ("class_path", "init_args"):
+            continue
+        outer, (*levels, last) = found, name.replace("init_args.", "").split(".")
+        for level in levels:
+            outer[level] = outer = dict(outer.get(level) or {})
+        held = outer.get(last)
+        outer[last] = {**held, **value} if is_class_path(held) and isinstance(value, Mapping) else value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value, or for a Namespace of jsonargparse the mapping that it is."""
+    return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def _parsed(parser: Any, given: Mapping[str, Any], where: str) -> Any:
+    try:
+        return parser.parse_object({"it": dict(given)})
+    except Exception as error:
+        raise ConfigError(f"{where}: {reason(error)}") from error
