@@ -13,10 +13,10 @@ from megatron.bridge.models.qwen_vl.qwen25_vl_provider import Qwen25VLModelProvi
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-from tests.bridge.megatron_weights import stage_weights
 from recipes.demo.cpu_attention import gpt_layer
-from tests.tiny_models.parts import tiny_model, tiny_tokenizer
+from tests.bridge.megatron_weights import stage_weights
 from tests.bridge.run_parts import FAMILY, SEQ_LENGTH
+from tests.tiny_models.parts import tiny_model, tiny_tokenizer
 
 FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "bias_activation_fusion")
 """What only CUDA has."""
@@ -24,7 +24,9 @@ FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "masked_softmax_
 
 def layers(config: Any) -> TransformerBlockSubmodules:
     """The layers of the language model."""
-    return TransformerBlockSubmodules(layer_specs=[gpt_layer(rms_norm=True)] * config.num_layers, layer_norm=WrappedTorchNorm)
+    return TransformerBlockSubmodules(
+        layer_specs=[gpt_layer(rms_norm=True)] * config.num_layers, layer_norm=WrappedTorchNorm
+    )
 
 
 def make_original() -> Any:

@@ -1,5 +1,9 @@
 """Small real inputs for `recipes.megatron.train_vlm`, and runs of it on the CPU, in processes of their own."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from recipes.demo.__main__ import MODEL, Demo
@@ -43,3 +47,21 @@ def train(inputs: Path, run: Path, *, num_ranks: int = 1, **settings: object) ->
     status, printed = run_job(*command, num_ranks=num_ranks, timeout_s=250)
     assert status == 0, printed
     return printed
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from recipes.demo.jobs import run_job
+options = json.loads(sys.argv[2])
+run_job("recipes.demo.on_cpu", sys.argv[3:], folder=Path(sys.argv[1]), on_step=lambda line: None, **options)
+"""
+"""A process of its own, as what it starts must not become children of the tests."""
+
+
+def launch(run: Path, given: list[str], **options: object) -> None:
+    """Train by the launcher of the demo, which may kill the job (see `recipes.demo.jobs.run_job`)."""
+    command = [sys.executable, "-c", DRIVER, str(run), json.dumps(options), *given]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    assert done.returncode == 0, done.stderr

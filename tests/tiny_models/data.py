@@ -1,4 +1,4 @@
-"""Small data for tiny recipes: `python -m recipes.tiny_data tiny_data` writes five prepared data sets in a second.
+"""Small data for tiny models: five prepared data sets, written in a second.
 
     captions        .png + .txt     squares of a colour, and which colour
     conversations   .png + .json    questions about up to two squares
@@ -6,7 +6,7 @@
     documents       .txt            sentences
     speech          .wav + .txt     tones, and how high they are
 
-They are the same on every machine, and only show that a recipe runs.
+They are the same on every machine, and only show that something runs.
 """
 
 import functools
@@ -87,7 +87,3 @@ def _recording(number: int) -> dict[str, Any]:
         out.setparams((1, 2, 16_000, 0, "NONE", ""))
         out.writeframes(samples.tobytes())
     return {"wav": file.getvalue(), "txt": f"{hertz} hertz"}
-
-
-if __name__ == "__main__":
-    write_tiny_data(Path(sys.argv[1] if len(sys.argv) > 1 else "tiny_data"))
