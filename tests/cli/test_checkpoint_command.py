@@ -196,7 +196,8 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
     config = tmp_path / "run.yaml"
     config.write_text(
         "data: {path: data, num_lanes: 8, micro_batch_size: 4, global_batch_size: 32, seed: 0,\n"
-        "  packing_buffer_size: 4, rampup_batch_size: [16, 16, 64], shuffle_buffer_size: 100, max_samples_per_sequence: 100}\n"
+        "  packing_buffer_size: 4, rampup_batch_size: [16, 16, 64], shuffle_buffer_size: 100,\n"
+        "  max_samples_per_sequence: 100}\n"
     )
     assert run("checkpoint", "skip", saved, "--steps", "20", "--config", config).exit_code == 0
     assert load_states(saved)["skips"] == [[144, 152]]
