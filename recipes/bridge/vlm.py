@@ -11,7 +11,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from megatron.bridge.recipes.qwen_vl import qwen25_vl
 from megatron.bridge.training.config import ConfigContainer
@@ -71,7 +71,7 @@ def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContai
     """`config` of Bridge with the data of `recipe`, its tokenizer, and its sizes of batches and sequences. Packs have
     the layout of Bridge's `vlm_step`."""
     data = DataConfig.read(recipe, ["task_encoder.init_args.config.layout=bridge"])
-    options = {"micro_batch_size": 1, **data.options}
+    options, encoder = {"micro_batch_size": 1, **data.options}, cast("dict[str, Any]", data.task_encoder)
     config.train.micro_batch_size = options["micro_batch_size"]
     config.train.global_batch_size = options.pop("global_batch_size")
     config.model.seq_length = options["seq_length"]
@@ -79,7 +79,7 @@ def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContai
     own = {field.name for field in dataclasses.fields(EnergonDatasetConfig)}
     config.dataset = EnergonDatasetConfig(
         path=data.path,
-        task_encoder=NamedTaskEncoder(**data.task_encoder, image_processor=data.image_processor),
+        task_encoder=NamedTaskEncoder(**encoder, image_processor=data.image_processor),
         **{name: value for name, value in options.items() if name in own},
         dataset_kwargs={name: value for name, value in options.items() if name not in own},
     )

@@ -28,6 +28,6 @@ class PackedAttention(MegatronModule):
         bounds = packed_seq_params.cu_seqlens_q if bounds is None else bounds
         sample = torch.searchsorted(bounds, numbers, right=True)
         mask = (sample[:, None] == sample) & (numbers[:, None] >= numbers)
-        parts = (part.transpose(0, 1)[None] for part in (query, key, value))
-        mixed = torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask, enable_gqa=True)
+        q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         return mixed[0].transpose(0, 1).flatten(1)

@@ -10,7 +10,8 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.cli import LightningCLI
+import transformers
+from lightning.pytorch.cli import LightningCLI, OptimizerCallable
 
 from bridge_data import EnergonMultiModalDataModule
 
@@ -20,18 +21,24 @@ class HFModel(lightning.LightningModule):
     it, and `dtype` that of the weights."""
 
     def __init__(
-        self, pretrained: str, auto_class: str = "AutoModelForImageTextToText", dtype: str = "bfloat16"
+        self,
+        pretrained: str,
+        auto_class: str = "AutoModelForImageTextToText",
+        dtype: str = "bfloat16",
+        optimizer: OptimizerCallable = torch.optim.AdamW,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters()
+        self.pretrained, self.auto_class, self.dtype_name = pretrained, auto_class, dtype
+        self.optimizer = optimizer
         self.model: Any = None
 
     def configure_model(self) -> None:
-        import transformers
-
         if self.model is None:
-            auto_class, dtype = getattr(transformers, self.hparams.auto_class), getattr(torch, self.hparams.dtype)
-            self.model = auto_class.from_pretrained(self.hparams.pretrained, dtype=dtype).train()
+            kind, dtype = getattr(transformers, self.auto_class), getattr(torch, self.dtype_name)
+            self.model = kind.from_pretrained(self.pretrained, dtype=dtype).train()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer(self.parameters())
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss: torch.Tensor = self.model(**batch.model_inputs()).loss

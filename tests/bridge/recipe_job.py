@@ -1,5 +1,5 @@
-"""A recipe of `recipes.bridge` with a tiny model on the CPU, for two steps of Bridge's `pretrain`: its data, batches and
-tokenizer are the recipe's, changed by overrides as a user gives them.
+"""A recipe of `recipes.bridge` with a tiny model on the CPU, for two steps of Bridge's `pretrain`: its data, batches
+and tokenizer are the recipe's, changed by overrides as a user gives them.
 
     recipe_job RECIPE DATA FOLDER
 

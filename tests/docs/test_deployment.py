@@ -14,8 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from bridge_data.configs import DataConfig
 
+from bridge_data.configs import DataConfig
 from recipes.demo.compare import read_run
 from tests.docs.pages import ROOT
 from tests.recipes.vlm_job import arguments as job_arguments

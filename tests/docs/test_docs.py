@@ -21,8 +21,8 @@ from tests.prepare.converters.originals import captioned_mds, picture
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
-LONG_PAGES = {"recipes", "distributed", "planned_run"}
-"""They launch training jobs: two minutes together."""
+LONG_PAGES = {"distributed"}
+"""They launch jobs of several ranks: a minute."""
 LINKING = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), QUICKSTART, *PAGES]
 
 

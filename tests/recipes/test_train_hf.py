@@ -46,7 +46,11 @@ def fit(inputs: Path, run: Path, num_ranks: int, *, killed_after: int | None = N
         "enable_model_summary": False,
     }
     run.mkdir(exist_ok=True)
-    (run / "small.yaml").write_text(yaml.safe_dump({"trainer": trainer, "optimizer": {"init_args": {"lr": 1e-2}}}))
+    (run / "small.yaml").write_text(
+        yaml.safe_dump(
+            {"trainer": trainer, "model": {"optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-2}}}}
+        )
+    )
     configs = [ROOT / "recipes/lightning/trainer.yaml", ROOT / "configs/llava.yaml", run / "small.yaml"]
     settings = {
         "model.pretrained": inputs / "model",
