@@ -179,7 +179,7 @@ def test_the_data_module_hangs_on_what_trains_alone() -> None:
     found = depends_on("datamodule")
     assert {"loader.loader", "lanes.lane", "encoders.multimodal_encoder"} <= found
     assert {name.partition(".")[0] for name in found} & {"energon", "prepare", "plugins", "tools"} == set()
-    assert found & {f"encoders.{name}" for name in ("contrastive", "speech", "hf", "qwen_encoder", "text")} == set()
+    assert found & {f"encoders.{name}" for name in ("hf", "qwen_encoder", "text")} == set()
     assert {"prepare.tars", "plugins.joins.joins"} <= depends_on("energon"), "this finds what is there"
 
 
@@ -259,7 +259,7 @@ options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer
 next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
     ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "plugins.tables.parquet_table")
-    ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
+    ours += ("task.grouping", "task.stores.dataset_store")
     heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 

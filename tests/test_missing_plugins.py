@@ -109,7 +109,6 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
         "a state": ("ledger", state_with_ledger),
         "prepare()": ("join_indexes", lambda: load_dataset(folder / "meta.yaml").prepare()),
         "prepare a metadataset": ("join_indexes", lambda: command("prepare", folder / "meta.yaml")),
-        "convert": (".parquet", lambda: command("convert", folder / "a.parquet", folder / "converted")),
         "a folder of tables": (".parquet", lambda: opened(folder / "tables")),
     }
     found |= {name: (Path(name).suffix, lambda name=name: opened(folder / name)) for name in TABLES}

@@ -82,11 +82,8 @@ class FirstSamples:
 
     def likely_definition(self) -> tuple[str, dict[str, str]]:
         """(sample class, field map) that probably fit: a class only if its fields are clear, else crude samples."""
-        from bridge_data.prepare.converters.record_layout import (
-            columns_of_parts,
-            guess_definition,  # here: they import numpy
-        )
-        from bridge_data.prepare.converters.source_records import SourceRecord
+        from bridge_data.prepare.column_guess import columns_of_parts, guess_definition  # here: they import numpy
+        from bridge_data.prepare.record_source import SourceRecord
 
         records = [
             SourceRecord(

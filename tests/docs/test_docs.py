@@ -16,7 +16,7 @@ from transformers import CLIPImageProcessor
 from bridge_data import EnergonDatasetConfig
 from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls
 from tests.encoders.multimodal_parts import make_tokenizer
-from tests.prepare.converters.originals import captioned_mds, picture
+from tests.plugins.convert.originals import captioned_mds, picture
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"

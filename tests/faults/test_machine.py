@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.task.stores import FileStoreCachePool, SystemFileStore
+from bridge_data import FileStoreCachePool
+from bridge_data.task.stores import SystemFileStore
 from tests.object_store import Bucket
 from tests.prepared import write_texts
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bridge_data import Memo
-from bridge_data.plugins.memo.memo import memoized
+from bridge_data.plugins.caches.memo import memoized
 from tests.lanes.maker_contract import ENCODERS, check_maker, write_captions
 
 

@@ -22,14 +22,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from bridge_data.cli import convert_command
+from bridge_data.plugins.convert import conversion, convert_command
 from bridge_data.prepare import shard_writer
-from bridge_data.prepare.converters import conversion
 from tests.cli.runner import run_command
 from tests.data.tars import write_tar
 from tests.decode.pictures import picture as any_picture
 from tests.decode.pictures import with_orientation
-from tests.prepare.converters.originals import (
+from tests.plugins.convert.originals import (
     EXPECTED,
     NUM,
     captioned_mds,

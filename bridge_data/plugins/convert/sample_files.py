@@ -28,15 +28,18 @@ from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause
-from bridge_data.prepare.converters.source_records import (
+from bridge_data.plan.folder_contents import KINDS
+from bridge_data.plugins.convert.text_tables import check_count
+from bridge_data.prepare.record_source import (
     BrokenRecord,
     RecordSource,
+    SourceConfig,
     SourceRecord,
     chosen_of,
     digest_of_files,
+    files_of_source,
     note_left_out,
 )
-from bridge_data.prepare.converters.text_tables import check_count
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
 from bridge_data.prepare.tar_scan import check_end_mark, raise_faults
 
@@ -395,6 +398,30 @@ class TarCollection(SampleFiles):
                     f"now; run `{again}`, then `{renew} --reason WHY`"
                 )
         return numbers
+
+
+def open_folder(path: Path, config: SourceConfig, as_classes: bool | None = None) -> RecordSource:
+    """A folder of files; of pictures in a folder for each class, if that is what it looks like."""
+    if config.include is not None:
+        raise ConfigError(f"--include: is for folders of tars or tables, but {path} is one of files: give one below it")
+    links, same_parts = config.follow_links, config.same_parts
+    return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
+
+
+def open_classes(path: Path, config: SourceConfig) -> RecordSource:
+    """Pictures in a folder for each class."""
+    return open_folder(path, config, as_classes=True)
+
+
+def open_tars(path: Path, config: SourceConfig) -> RecordSource:
+    """The tars of a WebDataset."""
+    return TarCollection(
+        path,
+        files_of_source(path, config, KINDS["webdataset"].endings),
+        prefix_keys=config.prefix_keys,
+        same_parts=config.same_parts,
+        limits=config.limits,
+    )
 
 
 @functools.lru_cache(maxsize=1)

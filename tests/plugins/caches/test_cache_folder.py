@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.task.stores import cache_pool
-from bridge_data.task.stores.cache_pool import CacheFolder
+from bridge_data.plugins.caches import cache_folder
+from bridge_data.plugins.caches.cache_folder import CacheFolder
 from tests.task.stores.processes import Child
 
 
@@ -83,7 +83,7 @@ def test_entries_used_longest_ago_make_room_first_for_bytes_and_for_their_number
 def test_a_disk_that_is_nearly_full_is_left_alone(
     folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cache_pool, "KEEP_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(cache_folder, "KEEP_FREE_BYTES", 1 << 60)
     assert not fill(folder, "a")
     assert "it is full" in caplog.text
     assert bytes_on_disk(folder) == 0
@@ -221,7 +221,7 @@ def test_entries_that_nobody_came_for_make_room_at_last(folder: CacheFolder) -> 
     assert all(fill(folder, str(number)) for number in range(10))
     for number in range(10):
         path = Path(folder.path, "entries", str(number))
-        at = path.stat().st_mtime - cache_pool.PROTECTED_S - 100 + number
+        at = path.stat().st_mtime - cache_folder.PROTECTED_S - 100 + number
         os.utime(path, (at, at))
     assert fill(folder, "new")
     assert folder.read("0") is None and folder.read("9") is not None

@@ -37,13 +37,13 @@ from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcom
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
+from bridge_data.plugins.caches.cache_folder import Buffer, CacheFolder
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.samples_key import content_keys
-from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
 NUM_AHEAD = 8
 """How many of the next samples of its lane a process may make while another makes the one that it needs."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.data.plain_data import parse_json
-from bridge_data.decode.media_kinds import IMAGE_ENDINGS, IMAGE_EXTENSIONS, kind_of_name, known_by_content
+from bridge_data.decode.media_kinds import IMAGE_ENDINGS, ending_of, kind_of_name
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media import extract
@@ -29,27 +29,6 @@ _MAX_SHOWN = 200
 """Maximum characters of a name in a message."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-
-
-def ending_of(data: bytes, name: str = "") -> str | None:
-    """The ending of a medium by its content, else by its name; None if it is no medium."""
-    found = known_by_content(data)
-    if found is not None:
-        return found[0]
-    return name.lower().rpartition(".")[2] if kind_of_name(name) else None
-
-
-def kind_of_ending(ending: str) -> str:
-    """`image`, or `clip` for video and sound."""
-    return "image" if ending in IMAGE_EXTENSIONS or ending in IMAGE_ENDINGS else "clip"
-
-
-def names_media(text: str) -> bool:
-    """Whether a text is the name of an image or a clip, or holds one as a `data:` URL."""
-    if text.startswith(("data:image/", "data:video/", "data:audio/")):
-        return True
-    has_ending = "." in text.rpartition("/")[2]  # else it is an ending itself, as in a column of formats
-    return len(text) < 4096 and has_ending and "\n" not in text and kind_of_name(text) is not None
 
 
 class MediaRoot:

@@ -12,7 +12,7 @@ import webdataset
 from bridge_data.data import PreparedDataset
 from tests.cli.runner import write_pictures
 from tests.data.tars import write_tar
-from tests.prepare.converters.originals import convert, converted, picture, write_folder
+from tests.plugins.convert.originals import convert, converted, picture, write_folder
 from tests.prepare.files import write_files
 from tests.prepare.test_shard_writer import contents
 

@@ -25,20 +25,13 @@ from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command, counted
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.declared import Clause, given_clauses
-from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
-from bridge_data.prepare.converters.conversion import convert as convert_records
-from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
-from bridge_data.prepare.converters.record_layout import (
-    Definition,
-    RecordColumn,
-    RecordLayout,
-    find_columns,
-    guess_definition,
-    no_answer,
-    why_crude,
-)
-from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
-from bridge_data.prepare.converters.source_records import RecordSource, take_records
+from bridge_data.plugins.convert.conversion import REPORT, ConvertConfig
+from bridge_data.plugins.convert.conversion import convert as convert_records
+from bridge_data.plugins.convert.media_files import MediaRoot, clips_are_checked
+from bridge_data.plugins.convert.record_layout import RecordLayout, find_columns, why_crude
+from bridge_data.plugins.convert.source_kinds import FORMAT_NAMES, open_source
+from bridge_data.prepare.column_guess import Definition, RecordColumn, guess_definition, no_answer
+from bridge_data.prepare.record_source import RecordSource, SourceConfig, take_records
 from bridge_data.storage import Location
 
 _MAX_SHOWN_COLUMNS = 40
@@ -91,10 +84,8 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
     default="key",
     help="shard: split whole shards in their order, so that neighbours stay together.",
 )
-@click.option(
-    "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="Bytes in a shard, at most."
-)
-@click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
+@click.option("--max-bytes", default=1_000_000_000, show_default=True, help="Bytes in a shard, at most.")
+@click.option("--max-samples", default=10_000, show_default=True, help="Samples in a shard, at most.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write the samples in a random order.")
 @click.option("--keys", "keys_file", type=ON_DISK, help="Keep only samples whose keys are lines of this file.")
 @where_options

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.plugins.caches.cache_pool import CacheFileLazy
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.task.stores import (
     DecodeFileStore,
@@ -18,7 +19,6 @@ from bridge_data.task.stores import (
     FileStoreCachePool,
     SystemFileStore,
 )
-from bridge_data.task.stores.cache_pool import CacheFileLazy
 from tests.task.stores.processes import Child
 
 

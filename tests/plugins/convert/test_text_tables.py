@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import Limits
-from bridge_data.prepare.converters import text_tables
-from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
+from bridge_data.plugins.convert import text_tables
+from bridge_data.prepare.record_source import BrokenRecord, RecordSource, SourceRecord
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),

@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
-from bridge_data.cli import convert_command
 from bridge_data.data import ShardReader, open_shards
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.encoders.conversations import ConversationSample, cook_conversation
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.convert import convert_command
 from bridge_data.samples import CrudeSample
 from tests.cli.conftest import Run
 from tests.decode.av import media
-from tests.prepare.converters.originals import (
+from tests.plugins.convert.originals import (
     CAPTIONS,
     NUM,
     caption,

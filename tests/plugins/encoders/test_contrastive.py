@@ -9,7 +9,8 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from bridge_data import CaptioningSample, ConfigError, SampleError, SkipSample, TextSample
-from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder, ImageLimits
+from bridge_data.encoders import ImageLimits
+from bridge_data.plugins.encoders import ContrastiveConfig, ContrastiveTaskEncoder
 from tests.encoders.parts import TEXT, assert_equal, forbid_calls, learn, make_tokenizer, picture, png, unchecked
 from tests.later import hf
 

@@ -1,25 +1,17 @@
-"""Finding a source's family of formats, by its name and first bytes, and opening it.
+"""Finding a source's format, by its name and first bytes, and opening it.
 
-Reads a path, and perhaps the name of a format. Returns a `RecordSource`: the tables of any kind that is read in place,
-tars, text files or a folder of files. Raises `ConfigError`, which names the option to give, for a path that could be
-read in two ways, or in none.
+Reads a path, and perhaps the name of a format. Returns a `RecordSource`, which the plug-in of that format opens. Raises
+`ConfigError`, which names the option to give, for a path that could be read in two ways, or in none.
 """
 
-import dataclasses
-import functools
 import os
-import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bridge_data.data.metadata import is_prepared
 from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import Seam
-from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import (
     INDEX,
-    KINDS,
     SAVED,
     SAVED_SPLITS,
     files_below,
@@ -30,16 +22,11 @@ from bridge_data.plan.folder_contents import (
     kinds_of,
     why_packed,
 )
-from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
-from bridge_data.prepare.converters.source_records import RecordSource, included_files, is_included
-from bridge_data.prepare.converters.text_tables import (
-    CocoCaptions,
-    JsonLines,
+from bridge_data.plugins.convert.text_tables import (
     JsonStream,
-    csv_rows,
     is_of_lines,
-    json_array,
 )
+from bridge_data.prepare.record_source import CONVERTERS, RecordSource, SourceConfig, is_included, split_names
 
 _INDEXES = {"mds": (b'"mds"', b'"shards"'), "litdata": (b'"chunks"', b'"data_format"')}
 """Formats of tables with an index, and what its first bytes hold."""
@@ -48,21 +35,8 @@ _TABLES = {".lance": "lance", ".mds": "mds", ".bin": "litdata"}
 """Formats of other tables, by how their names end."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SourceConfig:
-    """How a source is read; `bridge-data convert --help` explains the settings."""
-
-    format: str | None = None
-    include: str | None = None
-    follow_links: bool = False
-    prefix_keys: bool = False
-    same_parts: bool = False
-    dropped: frozenset[str] = frozenset()
-    limits: Limits = DEFAULT_LIMITS
-
-    def __post_init__(self) -> None:
-        if self.format is not None and self.format not in FORMAT_NAMES:
-            raise ConfigError(f"format={self.format!r}: expected one of {', '.join(FORMAT_NAMES)}")
+FORMAT_NAMES = (*CONVERTERS.names, *CONVERTERS.names_of_others)
+"""The formats that can be named."""
 
 
 def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
@@ -76,7 +50,10 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     if not path.exists():
         fix = "; of several files, give their folder, with --include GLOB" if is_pattern(str(path)) else ""
         raise ConfigError(f"{path}: no such file or folder{fix}")
-    source = _OPENERS[config.format or find_format(path, config.include)](path, config)
+    name = config.format or find_format(path, config.include)
+    if name not in FORMAT_NAMES:
+        raise ConfigError(f"format={name!r}: expected one of {', '.join(FORMAT_NAMES)}")
+    source = CONVERTERS.get(name, needed_by=f"{path}: format {name}")(path, config)
     if not len(source):
         raise ConfigError(f"{path}: holds no records")
     return source
@@ -122,7 +99,7 @@ def _folder_format(folder: Path, include: str | None) -> str:
         return "datasets"
     if (indexed := _indexed_format(folder / INDEX)) is not None:
         return indexed
-    splits = _splits(path.name for path in folder.iterdir() if path.is_dir())
+    splits = split_names(path.name for path in folder.iterdir() if path.is_dir())
     if found == "folder" and len(splits) > 1:
         raise ConfigError(
             f"{folder}: its folders are of the splits {', '.join(splits)}; convert each by itself (or give --format "
@@ -167,74 +144,3 @@ def _kind_in(folder: Path, include: str | None) -> str | None:
         ways.insert(0, f"convert {folder / naming[0]}, if it names the others")
     beside = f" beside {len(media):,} images and clips ({'such as ' * (len(media) > 1)}{min(media)})" if media else ""
     raise ConfigError(f"{folder}: holds {in_words(found)}{beside}. Say which is meant: {', or '.join(ways)}")
-
-
-_SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
-
-
-def _splits(names: Iterable[str]) -> list[str]:
-    """The splits whose names start names of files or folders."""
-    return sorted({match[1] for match in map(_SPLIT.match, names) if match is not None})
-
-
-def _files(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = included_files(path, endings, config.include)
-    splits = _splits(file.name for file in files)
-    if len(splits) > 1:
-        raise ConfigError(
-            f"{path}: its files are of the splits {', '.join(splits)}; convert each by itself, such as --include "
-            f"'{splits[0]}*'"
-        )
-    return files
-
-
-def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = None) -> RecordSource:
-    if config.include is not None:
-        raise ConfigError(f"--include: is for folders of tars or tables, but {path} is one of files: give one below it")
-    links, same_parts = config.follow_links, config.same_parts
-    return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
-
-
-_CONVERTERS = Seam[Callable[..., RecordSource]]("converters")
-"""`table files` opens the files that it gets, `tables` what is read in place; see `_open_files`, `_open_tables`."""
-
-
-def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> RecordSource:
-    """Tables that are files beside each other."""
-    opened = _CONVERTERS.get("table files", needed_by=f"{path}: {title}")
-    return opened(path, _files(path, config, KINDS[name].endings), title=title, dropped=config.dropped)
-
-
-def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSource:
-    """Other tables, whose files are those that are read in place."""
-    opened = _CONVERTERS.get("tables", needed_by=f"{path}: {title}")
-    return opened(path, title=title, include=config.include, dropped=config.dropped)
-
-
-_OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
-    "folder": _open_folder,
-    "classes": functools.partial(_open_folder, as_classes=True),
-    "jsonl": lambda path, config: JsonLines(_files(path, config, KINDS["jsonl"].endings), config.limits),
-    "json": lambda path, config: json_array(_files(path, config, (".json",)), config.limits),
-    "csv": lambda path, config: csv_rows(_files(path, config, KINDS["csv"].endings), config.limits),
-    "coco": lambda path, config: CocoCaptions(path, config.limits),
-    "parquet": functools.partial(_open_files, title="Parquet", name="parquet"),
-    "arrow": functools.partial(_open_files, title="Arrow", name="arrow"),
-    "datasets": functools.partial(_open_tables, title="Hugging Face data set"),
-    "mds": functools.partial(_open_tables, title="MDS shards"),
-    "litdata": functools.partial(_open_tables, title="litData chunks"),
-    "lance": functools.partial(_open_tables, title="Lance data set"),
-    "tables": functools.partial(_open_tables, title="tables"),
-    "webdataset": lambda path, config: TarCollection(
-        path,
-        _files(path, config, KINDS["webdataset"].endings),
-        prefix_keys=config.prefix_keys,
-        same_parts=config.same_parts,
-        limits=config.limits,
-    ),
-}
-
-FORMAT_NAMES = tuple(_OPENERS)
-"""The formats that can be named."""

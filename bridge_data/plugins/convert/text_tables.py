@@ -23,19 +23,21 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.data.records import count_samples, stored_number, stored_records
 from bridge_data.data.sample_offsets import encode_offsets, offsets_digest
 from bridge_data.data.withheld import files_of, withheld_in
+from bridge_data.decode.media_kinds import names_media
 from bridge_data.errors import DatasetError, counted, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause
-from bridge_data.plan.folder_contents import why_packed
+from bridge_data.plan.folder_contents import KINDS, why_packed
 from bridge_data.plan.opening import split_parts
-from bridge_data.prepare.converters.media_files import names_media
-from bridge_data.prepare.converters.source_records import (
+from bridge_data.prepare.record_source import (
     BrokenRecord,
     RecordSource,
+    SourceConfig,
     SourceRecord,
     chosen_of,
     digest_of_files,
+    files_of_source,
 )
 
 READ_BYTES = 1 << 15
@@ -494,3 +496,23 @@ class CocoCaptions(RecordSource):
 
     def fingerprint(self) -> str:
         return digest_of_files([self._path])
+
+
+def open_lines(path: Path, config: SourceConfig) -> RecordSource:
+    """JSON lines."""
+    return JsonLines(files_of_source(path, config, KINDS["jsonl"].endings), config.limits)
+
+
+def open_list(path: Path, config: SourceConfig) -> RecordSource:
+    """Lists of JSON objects."""
+    return json_array(files_of_source(path, config, (".json",)), config.limits)
+
+
+def open_csv(path: Path, config: SourceConfig) -> RecordSource:
+    """CSV and TSV."""
+    return csv_rows(files_of_source(path, config, KINDS["csv"].endings), config.limits)
+
+
+def open_coco(path: Path, config: SourceConfig) -> RecordSource:
+    """COCO captions."""
+    return CocoCaptions(path, config.limits)

@@ -1,4 +1,7 @@
-"""What a source of a conversion is: numbered records, which any process can read by their numbers.
+"""The seam of conversions: a source is numbered records, which any process can read by their numbers.
+
+`CONVERTERS` has, by the name of a format, the function that opens its sources: from a path and a `SourceConfig` to a
+`RecordSource`.
 
 Opening a source, once, finds the number of its records and where they are, in some bytes of memory for each; their
 contents are read later, in forked processes. A number stands for the same record as long as the fingerprint is the
@@ -9,16 +12,20 @@ that a condition (`where`) does not choose.
 import abc
 import array
 import bisect
+import dataclasses
 import fnmatch
 import hashlib
 import os
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import Seam
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import WHERE, Clause
 
 
@@ -38,6 +45,20 @@ class BrokenRecord(NamedTuple):
     number: int
     where: str
     reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SourceConfig:
+    """How a source is read; `bridge-data convert --help` explains the settings. `format` is that of the seam
+    `CONVERTERS`; None: found by the name and the first bytes."""
+
+    format: str | None = None
+    include: str | None = None
+    follow_links: bool = False
+    prefix_keys: bool = False
+    same_parts: bool = False
+    dropped: frozenset[str] = frozenset()
+    limits: Limits = DEFAULT_LIMITS
 
 
 class RecordSource(abc.ABC):
@@ -90,6 +111,10 @@ class RecordSource(abc.ABC):
             DatasetError: if files have changed since samples in them were forgotten.
         """
         return ()
+
+
+CONVERTERS = Seam[Callable[[Path, SourceConfig], RecordSource]]("converters")
+"""By the name of a format, what opens its sources."""
 
 
 def chosen_of(records: Records, clauses: Sequence[Clause]) -> Collection[int]:
@@ -212,3 +237,29 @@ def included_files(folder: Path, suffixes: tuple[str, ...], include: str | None 
         matching = "" if include is None else f" and match --include {include}"
         raise ConfigError(f"{folder}: holds no files that end with {' or '.join(suffixes)}{matching}")
     return sorted(found)
+
+
+_SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
+
+
+def split_names(names: Iterable[str]) -> list[str]:
+    """The splits whose names start names of files or folders."""
+    return sorted({match[1] for match in map(_SPLIT.match, names) if match is not None})
+
+
+def files_of_source(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[Path]:
+    """The files of a source with these endings, those that `config` includes; or the file that it is.
+
+    Raises:
+        ConfigError: if there are none, or they are of several splits.
+    """
+    if not path.is_dir():
+        return [path]
+    files = included_files(path, endings, config.include)
+    splits = split_names(file.name for file in files)
+    if len(splits) > 1:
+        raise ConfigError(
+            f"{path}: its files are of the splits {', '.join(splits)}; convert each by itself, such as --include "
+            f"'{splits[0]}*'"
+        )
+    return files

@@ -20,8 +20,8 @@ from bridge_data import DefaultTaskEncoder, Memo, Packing, SkipSample, TextSampl
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes import lane_dataset as reading
 from bridge_data.order import SampleRef
-from bridge_data.plugins.memo import memo as memo_module
-from bridge_data.plugins.memo.memo import MemoFiles
+from bridge_data.plugins.caches import memo as memo_module
+from bridge_data.plugins.caches.memo import MemoFiles
 from bridge_data.plugins.stores import object_store, prefetching
 from bridge_data.task.task_encoder import stateless
 from tests.lanes import planned_packs
