@@ -7,11 +7,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
@@ -75,6 +76,8 @@ def in_cli_words(message: str, command: click.Command | None = None) -> str:
     options = {option.name: option for option in parameters if isinstance(option, click.Option)}
 
     def replaced(match: re.Match[str]) -> str:
+        if match[1] == "trust_dataset_code" and "trusted_modules" in options:
+            return f"--trust {DATASET_CODE}"
         option = options.get(match[1]) or options.get(_OTHER_NAMES.get(match[1], ""))
         if option is None:
             return match[0]
@@ -134,14 +137,7 @@ class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        found = location(value)
-        if isinstance(found, Path):
-            return found
-        command = "bridge-data" if ctx is None else ctx.command_path
-        raise ConfigError(
-            f"{os.fspath(value)}: `{command}` takes data on a disk. Run it there, then copy the folder to the "
-            "store, with its .nv-meta."
-        )
+        return only_local(location(value))
 
 
 class _OutputParam(click.ParamType):  # type: ignore[type-arg]
@@ -164,6 +160,18 @@ def _name_of(param: click.Parameter | None) -> str:
 
 
 LOCATION = _LocationParam()
+
+
+def only_local(path: Location) -> Path:
+    """`path`, for what reads data on a disk alone."""
+    if isinstance(path, Path):
+        return path
+    context = click.get_current_context(silent=True)
+    command = "bridge-data" if context is None else context.command_path
+    raise ConfigError(
+        f"{path}: `{command}` takes data on a disk here. Run it there, then copy the folder to the store, with its "
+        ".nv-meta."
+    )
 
 
 def only_on_disk(path: Location) -> Path:
@@ -192,19 +200,32 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 
 
+DATASET_CODE = "dataset-code"
+"""What `--trust` calls the code beside the data; no module is called so."""
+
+
 def trust_options(command: Command) -> Command:
-    """Add the flags that permit code to be run."""
-    module = click.option(
-        "--trusted-module",
+    """Add `--trust`, which permits code to be run: as the arguments `trusted_modules` and `trust_dataset_code`."""
+    option = click.option(
+        "--trust",
         "trusted_modules",
+        metavar="NAME",
         multiple=True,
-        callback=_find_modules_here,
-        help="A module that YAML files may name classes of, also one in the current folder. Repeatable.",
+        callback=_trusted,
+        help="A module, also one in the current folder, that YAML files may name classes of; dataset-code: the code "
+        "stored next to the data (sample_loader.py). Repeatable.",
     )
-    code = click.option(
-        "--trust-dataset-code", is_flag=True, help="Run the code stored next to the data (sample_loader.py)."
-    )
-    return module(code(command))
+    return option(command)
+
+
+def _trusted(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules. They are searched for in the current folder, too, last (`python -m`: first), so that it shadows no
+    package."""
+    context.params["trust_dataset_code"] = DATASET_CODE in names
+    modules = tuple(name for name in names if name != DATASET_CODE)
+    if modules and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return modules
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,6 +277,9 @@ _SETTINGS: dict[str, tuple[type | click.ParamType, str]] = {  # type: ignore[typ
     "--step-seconds": (float, "How long the trainer takes for a step."),
     "--task-encoder": (str, "Your TaskEncoder, MODULE:NAME, or a function that makes one."),
     "--split-part": (str, "The part of the split."),
+    "--limit": (click.IntRange(min=1), "So many, at most."),
+    "--field-map": (str, "The part that fills each field: image=jpg,caption=json[caption], or JSON."),
+    "--orientation": (click.Choice(["ignore", "apply"]), "apply: turn images as their EXIF data say."),
 }
 """The settings of runs that options of commands stand for, under the names of the Python interface, where there is one:
 the type of each, and its help."""
@@ -270,6 +294,23 @@ def setting(
     shown = {} if default is None else {"default": default, "show_default": True}
     text = f"{help or usual}{more and '  ' + more}"
     return click.option(name, *names, type=kind, help=text, **shown)
+
+
+def is_given(name: str) -> bool:
+    """Whether the user has given the option with this name in Python."""
+    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
+    return click.get_current_context().get_parameter_source(name) not in defaults
+
+
+def refuse_others(why: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options of these names in Python that are given and not `known`.
+
+    Raises:
+        ConfigError: naming the first, and `why`.
+    """
+    for name in names:
+        if name not in known and is_given(name):
+            raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
 class Report(Protocol):
@@ -323,13 +364,6 @@ def _limits(context: click.Context, option: click.Parameter, text: str | None) -
     return Limits(**given)
 
 
-def _find_modules_here(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Search for modules in the current folder, last (`python -m`: first), so that it shadows no package."""
-    if names and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return names
-
-
 def answers(ask: Callable[[], Answer], fix: str) -> Answer:
     """The user's answer.
 
@@ -345,12 +379,12 @@ def answers(ask: Callable[[], Answer], fix: str) -> Answer:
 
 
 def split_options(parts_help: str) -> Callable[[Command], Command]:
-    """Add `--split-parts`, a tuple of names (empty: not given), and `--dataset-config`."""
+    """Add `--split-part`, a tuple of names (empty: not given), and `--dataset-config`."""
 
     def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
         return tuple(text.split(",")) if text else ()
 
-    parts = click.option("--split-parts", "--split-part", callback=names, metavar="NAMES", help=parts_help)
+    parts = click.option("--split-part", "split_parts", callback=names, metavar="NAMES", help=parts_help)
     file_help = "The file of the samples in .nv-meta.  [default: dataset.yaml]"
     config = click.option("--dataset-config", metavar="NAME", help=file_help)
     return lambda command: parts(config(command))

@@ -517,7 +517,7 @@ def _note_frames_of_jpeg(data: bytes) -> None:
 _FRAMES_WARNING = (
     "an image ({}) has {} frames or pages, and only the first is taken; "
     'SampleDecoder(frames="all") makes a list of all. '
-    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data lint` lists them"
+    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data check` lists them"
 )
 
 
@@ -525,7 +525,7 @@ _FRAMES_WARNING = (
 
 _DAMAGE_WARNING = (
     "a JPEG is damaged ({}), and its pixels are guessed from where the damage begins. Others are counted "
-    "(LoaderMetrics.damaged_images), and not logged: `bridge-data lint` lists them"
+    "(LoaderMetrics.damaged_images), and not logged: `bridge-data check` lists them"
 )
 
 

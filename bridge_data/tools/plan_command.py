@@ -77,8 +77,8 @@ def plan(
     """Show what RUN will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of ranks.
 
     RUN is the YAML of a recipe or of a LightningCLI, MODULE:NAME of a DataModule, the folder of a run, or the path of a
-    data set or metadataset, with options. Tokens are those of the cost index (`bridge-data measure`); no sample is
-    read. Figures of the first steps are exact; those of a longer run are extrapolated from them.
+    data set or metadataset, with options. Tokens are those of the cost index (`prepare --costs`); no sample is read.
+    Figures of the first steps are exact; those of a longer run are extrapolated from them.
     """
     config = str(find_run(Path(path)).config or path) if is_run(Path(path)) else path
     is_module = ":" in config and not is_remote(config) and not Path(config).exists()

@@ -29,8 +29,9 @@ def options_of(command: click.Command, name: str) -> list[tuple[str, click.Optio
     """(command, option) of a command and of those in it."""
     found = [(name, option) for option in command.params if isinstance(option, click.Option)]
     if isinstance(command, click.Group):
-        for inner, one in command.commands.items():
-            found += options_of(one, f"{name} {inner}")
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found += options_of(command.get_command(context, inner) or command, f"{name} {inner}")
     return found
 
 
@@ -38,10 +39,7 @@ ALL_OPTIONS = [
     pair for name in COMMANDS for pair in options_of(main.get_command(click.Context(main), name) or main, name)
 ]
 DIFFERENT_THINGS = {
-    "--columns": "of prepare: names of fields to store; else the file that has columns for --where",
-    "--split-parts": "of prepare: patterns, as in Energon; else names",
-    "--key": "of convert: a column; of preview: the key of a sample",
-    "--show": "of lint: none is every fault with --json; of duplicates: 0 is none",
+    "--key": "of convert: a column; of info: the key of a sample",
     "--state": "of view: one; else several",
     "--keys": "of forget: also standard input",
     "--config": "of view: also package.module:name",
@@ -68,7 +66,6 @@ WITHOUT_JSON = {
     "convert": "makes data",
     "mount": "makes files",
     "prepare": "makes data",
-    "prepare-media": "makes data",
     "order": "JSON lines are its only form",
     "view": "serves pages",
 }
@@ -82,7 +79,7 @@ def test_a_command_that_reports_has_json() -> None:
 
 
 def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
-    for command in ("prepare", "info", "preview", "lint"):
+    for command in ("prepare", "info", "check"):
         result = run(command, tmp_path / "no")
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
         assert result.stderr.startswith(f"error: {tmp_path}/no: no such folder")
@@ -139,8 +136,8 @@ def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -
         "--num-workers -1: expected an integer of at least 0\n"
     )
     (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
-    assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
-    assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output
+    assert "pass --trust 'mine' if it is yours" in run("info", tars, "--samples", 3).stderr
+    assert "pass --trust 'mine' if it is yours" in run("check", tars, "--no-progress").output
 
 
 def test_a_trusted_module_may_be_in_the_current_folder(
@@ -155,16 +152,21 @@ def test_a_trusted_module_may_be_in_the_current_folder(
     (tars / ".nv-meta/dataset.yaml").write_text(definition)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    result = run("preview", tars, "--count", 1, "--trusted-module", "my_own_types")
+    result = run("info", tars, "--samples", 1, "--trust", "my_own_types")
     assert "→ Note" in result.output, result.stderr
-    assert run("lint", tars, "--no-progress", "--trusted-module", "my_own_types").exit_code == 0
+    assert run("check", tars, "--no-progress", "--trust", "my_own_types").exit_code == 0
 
 
 @pytest.mark.processes
 def test_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "caf set"
     write_tar(folder / "a.tar", {"caf\udce9.txt": b"a", "x": b""}, tarfile.GNU_FORMAT)
-    for command in (["prepare", folder, *FLAGS], ["preview", folder], ["lint", folder], ["lint", folder, "--json"]):
+    for command in (
+        ["prepare", folder, *FLAGS],
+        ["info", folder, "--samples", "3"],
+        ["check", folder],
+        ["check", folder, "--json"],
+    ):
         ended = subprocess.run(
             [sys.executable, "-m", "bridge_data.cli", *map(str, command)],
             capture_output=True,

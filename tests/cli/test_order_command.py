@@ -227,7 +227,7 @@ def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Pat
     config = yaml.safe_dump({"recipe": "text_sft", "data": data, "loader": {"num_lanes": 4}})
     (folder / "config.yaml").write_text(config)
     assert keys_in(run("at", folder, 4, "--json")) == keys[16:20]
-    assert run("audit", folder).exit_code == 0
+    assert run("checkpoint", "verify", folder).exit_code == 0
     (folder / "weights.ckpt").write_bytes(b"of another program")
     foreign = run("at", folder, 4, "--json")
     assert keys_in(foreign) == keys[16:20] and "weights.ckpt" in foreign.stderr

@@ -47,7 +47,7 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     online = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--steps", 4)
     assert online.exit_code == 0 and "--packing" in online.stderr
     unmeasured = run_command("plan", blend, "--epochs", 2, "--epochs-of", "b/train")
-    assert unmeasured.exit_code == 0 and "measure" in unmeasured.stderr
+    assert unmeasured.exit_code == 0 and "--costs" in unmeasured.stderr
     refused = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--tokens", 400)
     assert refused.exit_code == 1 and "steps" in refused.stderr
 

@@ -44,7 +44,7 @@ from bridge_data.task.hooks import LEFT_OUT, REMEASURED, TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
-_MEASURE = "measure the data again (bridge-data measure)"
+_MEASURE = "measure the data again (bridge-data prepare --costs)"
 
 
 class PlannedSources(PackSources):

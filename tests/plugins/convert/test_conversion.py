@@ -373,7 +373,7 @@ def test_links_out_of_the_media_root_are_followed_if_that_is_asked(tmp_path: Pat
 
 def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", 4)
-    assert run_command("prepare-media", source, "--media-metadata-by-extension", "--no-progress").exit_code == 0
+    assert run_command("prepare", source, "--media", "extension", "--no-progress").exit_code == 0
     assert (source / ".nv-meta").is_dir()
     assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
     result = run_command("info", source)

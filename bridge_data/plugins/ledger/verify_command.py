@@ -1,4 +1,4 @@
-"""`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it got.
+"""`bridge-data checkpoint verify`: whether the checkpoints of a run, its ledger and its data agree on its samples.
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
 compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
@@ -36,7 +36,7 @@ from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AuditFinding:
+class Comparison:
     """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None if there is nothing to
     compare (`why` has the reason); else `is_same` says whether they equal those of the state."""
 
@@ -73,7 +73,7 @@ class AuditFinding:
         }
 
 
-def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
+def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[Comparison]:
     """Compare checkpoints, sorted by position, with ledger files."""
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
@@ -91,7 +91,7 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     for number, checkpoint in enumerate(checkpoints):
         so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
         why = _NO_SUMS if expected[number] is None else _lacking(state, count, sinces[number], last)
-        findings.append(AuditFinding(checkpoint, "ledger", expected[number], None if why else so_far, why))
+        findings.append(Comparison(checkpoint, "ledger", expected[number], None if why else so_far, why))
     return findings
 
 
@@ -121,7 +121,7 @@ def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) 
     return f"the ledger lacks {expected - count} micro-batches"
 
 
-def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: Any) -> list[AuditFinding]:
+def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: Any) -> list[Comparison]:
     """Compare checkpoints with the order computed from the training data at `path`, opened with `options`.
 
     Raises:
@@ -138,7 +138,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: A
                 run = RunSettings(path=path, options=settings.with_options(**options))
                 opened = {repr(settings): (dataset := run.order_dataset(world_size=1))}
             sums, why = _computed(state, dataset)
-        findings.append(AuditFinding(checkpoint, "data", sums_of(state), sums, why))
+        findings.append(Comparison(checkpoint, "data", sums_of(state), sums, why))
     return findings
 
 
@@ -179,7 +179,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @trust_options
 @json_option
 @click.pass_context
-def audit(
+def verify(
     ctx: click.Context,
     /,
     run: Path,
@@ -219,7 +219,7 @@ def audit(
     ctx.exit(1 if different or not num_same else 0)
 
 
-def _row(finding: AuditFinding) -> tuple[str, ...]:
+def _row(finding: Comparison) -> tuple[str, ...]:
     result = finding.why or ("equal" if finding.is_same else "DIFFERENT")
     state = finding.checkpoint.state
     return (
