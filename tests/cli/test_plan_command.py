@@ -58,7 +58,7 @@ def test_a_plan_has_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path, l
     config = tmp_path / "run.yaml"
     config.write_text(
         f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned, balance: attention, "
-        "task_encoder: {class_path: tests.tools.plan_parts.words}}\n"
+        "task_encoder: {class_path: tests.tools.plan_parts.PackedWords}}\n"
     )
     found = json.loads(run_command("plan", config, "--world-size", 2, *length, "--json").output)
     data, steps = DataConfig.read(config).build(), found["run"]["steps"]
