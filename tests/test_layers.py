@@ -20,7 +20,7 @@ LAYERS = (
     *(
         "later",
         "child_process",
-        "process_counts",
+        "counts",
         "samples",
         "errors",
         "ignored",

@@ -33,7 +33,6 @@ SHOWN_ON_SCREEN = 5
 @click.command()
 @click.argument("path", type=ON_DISK)
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
-@click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
 @setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
 @executor_option
 @setting("--limit", help="Samples of each data set to check, at most; of each tar that is not prepared.")

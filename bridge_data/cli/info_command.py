@@ -83,7 +83,6 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> range |
 @click.option("--key", help="Show this sample: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @click.option("--html", type=OUTPUT_ON_DISK, help="Write the samples to this file instead, as a single page.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
-@click.option("--split-config", metavar="NAME", help="The file of the split in .nv-meta.  [default: split.yaml]")
 @where_options
 @trust_options
 @limits_option

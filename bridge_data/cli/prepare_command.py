@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -94,8 +94,7 @@ class _Options:
     dataset_config: str
     num_workers: int | None
     executor: str
-    task: ScanTask | None
-    merge: bool
+    task: ScanTask | Literal["merge"] | None
     rescan: bool
     fix_duplicates: bool
     digest: bool
@@ -112,10 +111,10 @@ class _Options:
             raise ConfigError("--tar-index-only renews the index alone: leave --media and --costs out")
         if self.orientation != "ignore" and self.media is None:
             raise ConfigError("--orientation is for the metadata of media: give --media")
-        if self.task is not None and (self.merge or self.fix_duplicates):
-            raise ConfigError("--task scans a share of the tars: leave --merge and --fix-duplicates out")
-        if (column_names(self.store_columns) or self.media is not None) and self.task is not None:
-            raise ConfigError("--task scans a share of the tars: give --store-columns and --media with --merge")
+        if self.share is not None and self.fix_duplicates:
+            raise ConfigError("--task scans a share of the tars: leave --fix-duplicates out")
+        if (column_names(self.store_columns) or self.media is not None) and self.share is not None:
+            raise ConfigError("--task scans a share of the tars: give --store-columns and --media with --task merge")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -126,6 +125,11 @@ class _Options:
             raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
         if Path(self.dataset_config).name != self.dataset_config or not self.dataset_config:
             raise ConfigError(f"--dataset-config {self.dataset_config!r}: expected the name of a file, no path")
+
+    @property
+    def share(self) -> ScanTask | None:
+        """The share of the work to do; None: all that is left."""
+        return None if self.task == "merge" else self.task
 
     @property
     def media_rule(self) -> "MediaRule | None":
@@ -146,7 +150,7 @@ class _Options:
             fix_duplicates=self.fix_duplicates,
             digest=self.digest,
             limits=self.limits,
-            merge=self.merge,
+            merge=self.task == "merge",
             executor=named_executor(self.executor, num_workers),
         )
 
@@ -161,10 +165,10 @@ class _Options:
     help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
 )
 @click.option("--exclude", metavar="REGEX", help="Leave out shards, and other data, if it is found in their path.")
-@click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
+@setting("--sample-type")
 @setting("--field-map")
-@click.option("--non-interactive", is_flag=True, help="Ask nothing.")
-@click.option("--force-overwrite", is_flag=True, help="Prepare prepared data again, without asking.")
+@setting("--non-interactive")
+@setting("--force-overwrite", help="Prepare prepared data again, without asking.")
 @click.option("--tar-index-only", is_flag=True, help="Rebuild the indexes only; split and sample class stay.")
 @click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
 @setting("--num-workers", help="Processes that read shards.", more="[default: one a core, at most 16]")
@@ -172,13 +176,8 @@ class _Options:
 @click.option(
     "--task",
     metavar="I/N",
-    callback=lambda context, parameter, given: None if given is None else ScanTask.parse(given),
-    help="Only do share I, from 0 on, of N, such as the tasks of a Slurm array: see --merge.",
-)
-@click.option(
-    "--merge",
-    is_flag=True,
-    help="Prepare from what the tasks have scanned; if tasks have not finished, an error names them.",
+    callback=lambda context, parameter, given: given if given in (None, "merge") else ScanTask.parse(given),
+    help="Only do share I, from 0 on, of N, such as the tasks of a Slurm array; merge: go on from what all have done.",
 )
 @click.option("--rescan", is_flag=True, help="Read all shards, even those unchanged since last time.")
 @click.option(
@@ -205,14 +204,14 @@ class _Options:
     help="Store sizes, lengths and rates of media: of files with the usual extensions (extension), of those known by "
     "their first bytes (header), or of those that match '*.jpg,clips/*.mp4'.",
 )
-@setting("--orientation", default="ignore", help="apply: store the sizes that images have after EXIF orientation.")
+@setting("--orientation", help="apply: store the sizes that images have after EXIF orientation.")
 @click.option(
     "--costs",
     metavar="ENCODER",
     help="Store what your task encoder makes of each sample: MODULE:NAME of the encoder, or the config of the run.",
 )
-@click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
-@click.option("--dataset-config", metavar="NAME", default=DATASET_YAML, show_default=True, help="That of the samples.")
+@setting("--split-config", default=SPLIT_YAML, help="The file of the split in .nv-meta.")
+@setting("--dataset-config", default=DATASET_YAML, help="The file of the samples there.")
 @trust_options
 @limits_option
 @progress_option
@@ -242,7 +241,7 @@ def prepare(path: Location, trusted_modules: tuple[str, ...], trust_dataset_code
     if options.costs is not None:
         job = CostJob(
             executor=options.config_for(path).scanner,
-            task=options.task,
+            task=options.share,
             rescan=options.rescan,
             progress=options.progress,
             opening=trust | {name: flags[name] for name in ("split_config", "dataset_config") if is_given(name)},
@@ -261,7 +260,7 @@ _ADDING = frozenset(
 
 def _adds_alone(path: Location, options: _Options) -> bool:
     """Whether --media and --costs are all there is to do: the data are prepared, or need not be."""
-    if (options.media is None and options.costs is None) or options.force_overwrite or options.merge:
+    if (options.media is None and options.costs is None) or options.force_overwrite or options.task == "merge":
         return False
     return not path.is_dir() or is_prepared(path) or not has_tars(path)
 
@@ -286,8 +285,8 @@ def _prepare(path: Location, options: _Options, flags: Mapping[str, Any]) -> boo
             or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation"
         )
     check_is_whole(path)
-    if options.task is not None:
-        _scan(path, options.task, config, options.progress)
+    if options.share is not None:
+        _scan(path, options.share, config, options.progress)
         return False
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
@@ -363,7 +362,7 @@ def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool)
     click.echo(
         f"{path}: task {task.index} of {task.num_tasks} has scanned {counted(num_scanned, 'shard')}"
         + (f"; {counted(before, 'shard')} had been scanned before" if before else "")
-        + ". Give --merge when all have"
+        + ". Give --task merge when all have"
     )
     for text in notes:
         note(text)

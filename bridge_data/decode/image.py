@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import simplejpeg
 
+from bridge_data.counts import COUNTS
 from bridge_data.decode.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
-from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.later import Image, nanoarrow, torch, torch_itself
 from bridge_data.limits import DEFAULT_LIMITS
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
@@ -198,7 +198,9 @@ def _in_unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def _tensor(data: bytes, mode: str, resizing: Resizing | None, upright: bool) -> torch.Tensor:
     image = image_in_batch(data, mode, upright=upright) if resizing is None else None
-    return torch.from_numpy(_channels_first(pixels_in_size(data, mode, resizing, upright))) if image is None else image
+    if image is None:
+        image = torch_itself().from_numpy(_channels_first(pixels_in_size(data, mode, resizing, upright)))
+    return image
 
 
 def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None, upright: bool) -> torch.Tensor:
@@ -207,7 +209,8 @@ def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None, upright: b
 
 def _tensor_in_unit(pixels: NDArray[np.uint8]) -> torch.Tensor:
     # Transposing uint8 with numpy is faster than transposing floats, or with torch.
-    return torch.from_numpy(np.ascontiguousarray(_channels_first(pixels))).to(torch.float32).div_(255)
+    scaled: torch.Tensor = torch_itself().from_numpy(np.ascontiguousarray(_channels_first(pixels)))
+    return scaled.float().div_(255)
 
 
 def _all_frames(data: bytes, form: ImageForm, resizing: Resizing | None, upright: bool, max_bytes: int) -> list[Any]:
@@ -268,7 +271,7 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
             gray = _jpeg_image(data, mode, least)
             pixels = None if gray is None else np.array(gray)
         if pixels is not None:
-            COUNTS.num_images += 1
+            COUNTS.images += 1
             return pixels if orientation == 1 else _turned(pixels, orientation)
     with _opened(data) as image:
         return np.array(_loaded(image, data, mode, upright, detached=False))
@@ -296,7 +299,7 @@ def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Te
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None
-    COUNTS.num_images += 1
+    COUNTS.images += 1
     if not is_alone:
         _note_frames_of_jpeg(data)
     return image
@@ -311,7 +314,7 @@ def pillow_image(data: bytes, mode: str, least: Size | None = None, *, upright: 
             made = _jpeg_image(data, mode, least)
             if made is not None:
                 made.info = dict(image.info)
-                COUNTS.num_images += 1
+                COUNTS.images += 1
                 return _upright(made) if upright else made
         return _loaded(image, data, mode, upright)
 
@@ -324,10 +327,10 @@ def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *
         image.load()
         made = in_mode(image, mode)
     if _is_jpeg(data) and (damage := damage_of(data)) is not None:
-        COUNTS.num_damaged_images += 1
+        COUNTS.damaged_images += 1
         _warn_once("damage", lambda: _DAMAGE_WARNING.format(damage))
     _note_frames(image)
-    COUNTS.num_images += 1
+    COUNTS.images += 1
     return _upright(made) if upright else made
 
 
@@ -356,7 +359,7 @@ def _frames(data: bytes, mode: str, upright: bool, max_bytes: int) -> Iterator[I
                 )
             made = _detached(image, mode)
             yield _upright(made) if upright else made
-            COUNTS.num_images += 1
+            COUNTS.images += 1
 
 
 # Pixels of more than 8 bits
@@ -505,7 +508,7 @@ def _note_frames(image: Image.Image) -> None:
     shown = f"{image.format}, {image.width} x {image.height}"
     with contextlib.suppress(Exception):  # what comes after the first frame may be damaged
         if image.format == "GIF" or len(frame_numbers(image)) > 1:
-            COUNTS.num_first_frames += 1
+            COUNTS.first_frames += 1
             _warn_once("frames", lambda: _FRAMES_WARNING.format(shown, len(frame_numbers(image))))
 
 

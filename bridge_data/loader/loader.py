@@ -5,41 +5,53 @@ the last batch handed out, without what was prefetched, and asks no worker.
 
 Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
 those that are skipped. A `SavableDataLoader` takes items of lanes from its pool, in the order of a `Position`; an
-`Iteration` says where a pass ends.
+`Iteration` says where a pass ends; a `Meter` counts what is handed out, and the time that the trainer waits.
 """
 
 from __future__ import annotations
 
+import abc
+import collections
 import dataclasses
 import enum
 import functools
 import logging
 import os
+import time
 import weakref
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from bridge_data.errors import WorkerError, no_iterator, no_random_access
+from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
+from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
+from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
-from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
+from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, epochs_of, of_all_ranks, resident_bytes
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.order.extras import RECORDERS, Recorder
+from bridge_data.order import SampleRef
+from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
 from bridge_data.samples.collation import with_tensors
+from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
+
+T = TypeVar("T")
 
 SKIPPED = "skip_steps"
 """The stage under which samples of discarded micro-batches are counted."""
 
 _NONE_LEFT = object()
+
+_MAX_COUNTED = 1 << 8
+"""Maximum number of batches whose counts wait to be summed up."""
 
 
 def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None) -> LanePool:
@@ -70,8 +82,11 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
-    is_within_step = is_idle = False
-    """Each batch comes with the state after it."""
+    is_within_step = False
+    """Whether the last batch came with the state before it, as the rest of its training step is still to come: no, each
+    comes with the state after it."""
+    is_idle = False
+    """Whether this rank gets no batches: each rank of its own lanes does."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
@@ -82,13 +97,10 @@ class SavableDataLoader:
         opener = functools.partial(open_pool, dataset, self.config)
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, opener)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
-        self._recorders: dict[str, Recorder] = {}
+        self._recorders = dict(self._opened_recorders())
         """By the name of the feature, what follows the batches that are handed out."""
-        if self.config.ledger_path:
-            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
-            self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched: Produced[Any] | None = None
         self._position: Position
         self._go_to(dataset.new_state())
@@ -199,9 +211,9 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         is_ready = self._pool.wait_ready(timeout_s)
-        self._is_in_step = is_in_step
+        self._pool_follows = follows
         return is_ready
 
     def close(self) -> None:
@@ -217,51 +229,59 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prepare_step(self) -> None:
+    def _opened_recorders(self) -> Iterator[tuple[str, Recorder]]:
+        options = self.config.asks_for
+        for extra in self.dataset.extras:
+            asked = getattr(self.config, options[extra.name]) if extra.name in options else None
+            if (recorder := extra.recorder(asked, self.dataset.worker_config)) is not None:
+                yield extra.name, recorder
+
+    def _before_take(self) -> None:
         """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. They
-    # are those of the position while `_is_in_step`. That is unset during each change of either: if one is interrupted,
-    # at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
+    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note.
+    # While `_pool_follows`, they go on from the position. That is unset during each change of either: if one is
+    # interrupted, at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes
+    # twice.
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         position = self._position
         while self._fetched is None and (lane := position.turn()) is not None:
-            if not self._is_in_step:
+            if not self._pool_follows:
                 lanes = position.lanes()
                 for recorder in self._recorders.values():
                     recorder.begin(position.state)
                 self._pool.begin(lanes, position.state)
-                self._is_in_step = True
+                self._pool_follows = True
                 continue
-            self._is_in_step = False
+            self._pool_follows = False
             item = self._pool.take(lane)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 position.end_lane()
             elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
-                self.meter.count_skips({SKIPPED: item.counts[0]})
+                self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
                 position.discard(item.state)
             else:
                 self._fetched = item
-            self._is_in_step = True
+            self._pool_follows = True
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         self._fetched = None
         for name, recorder in self._recorders.items():
             recorder.note(self._position.index, item.notes.get(name))
         self._position.advance(item.state)
-        self.meter.note(item.counts)
-        self._is_in_step = is_in_step
+        self.meter.note(item.counts, item.ready_batches, item.ready_slots)
+        self._pool_follows = follows
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -272,7 +292,7 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched = None
         if self.even_ends is not None:
             self.even_ends.begin(state)
@@ -281,6 +301,123 @@ class SavableDataLoader:
     def _warn_of_idle_workers(self) -> None:
         if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
+
+
+class Meter:
+    """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
+    was made."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.batches = 0
+        self._counted: tuple[CountValues, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self._ready_batches = self._ready_slots = 0
+        self.skipped: dict[str, int] = {}
+        """Samples skipped, by stage."""
+        self.num_truncated = self.num_failed = 0
+        self.elapsed_s = self.wait_s = 0.0
+        self._slowest_key = NONE_SLOWEST, ""  # the slowest sample whose key was read last, and its key
+
+    def count_skips(self, skipped: Mapping[str, int]) -> None:
+        """Count what a lane has skipped since its last batch."""
+        for stage, count in skipped.items():
+            if stage == TRUNCATED:
+                self.num_truncated += count
+            elif stage == FAILED:
+                self.num_failed += count
+            else:
+                self.skipped[stage] = self.skipped.get(stage, 0) + count
+
+    def note(self, counts: CountValues, ready_batches: int, ready_slots: int) -> None:
+        """Count a batch that was handed out; the numbers are those of its `Produced`."""
+        self.batches += 1
+        self._ready_batches += ready_batches
+        self._ready_slots += ready_slots
+        _, counted = self._counted
+        counted.append(counts)
+        if len(counted) == _MAX_COUNTED:  # summing many together costs little
+            self._counted = self._sums(), []
+
+    def _sums(self) -> CountValues:
+        """The sums over all batches noted. Any thread may call it."""
+        before, counted = self._counted
+        return summed([before, *counted])
+
+    def measured(
+        self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
+    ) -> LoaderMetrics:
+        """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
+        replaced."""
+        counts = dataclasses.asdict(BatchCounts(*self._sums()))
+        return LoaderMetrics(
+            elapsed_s=self.elapsed_s,
+            wait_s=self.wait_s,
+            batches=self.batches,
+            slowest=self._slowest(dataset, counts.pop("slowest")),
+            others=collections.Counter(counts.pop("others")),
+            **counts,
+            skipped=dict(self.skipped),
+            failed=self.num_failed,
+            truncated=self.num_truncated,
+            worker_restarts=num_restarts,
+            ready_batches=self._ready_batches,
+            ready_slots=self._ready_slots,
+            epochs=epochs_of(state, dataset),
+            trainer_bytes=resident_bytes(os.getpid()),
+            workers_bytes=sum(map(resident_bytes, workers)),
+        )
+
+    def _slowest(self, dataset: LaneDataset, slowest: tuple[int, int, int, int]) -> SlowestSample | None:
+        took_ns, number, epoch, index = slowest
+        if not took_ns:
+            return None
+        source = dataset.plan.sources[number]
+        if self._slowest_key[0] != slowest:
+            try:
+                key = source.records.reader().read(index, ()).full_key
+            except DatasetError:
+                key = dataset.describe(SampleRef(number, epoch, index))
+            self._slowest_key = slowest, key
+        return SlowestSample(key=self._slowest_key[1], source=source.name, seconds=took_ns / 1e9)
+
+    def sum_up(self) -> None:
+        """Log, at the end, how many samples were skipped, if some of them failed."""
+        if self.num_failed:
+            logger.warning(
+                "rank %d skipped %d samples in all (%s); of these, %d failed: see the errors logged before",
+                self._rank,
+                sum(self.skipped.values()),
+                ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
+                self.num_failed,
+            )
+
+
+class Timed(Iterator[T]):
+    """An iteration whose batches come from `_next`. Reports to `meter` how long they and the steps between take."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._last_s: float | None = None
+        self._is_profiled: Callable[[], bool] | None = None
+
+    @abc.abstractmethod
+    def _next(self) -> T:
+        """The next batch; `StopIteration` after the last one."""
+
+    def __next__(self) -> T:
+        clock, meter = time.perf_counter, self._meter
+        begun_s = clock()
+        try:
+            is_profiled = self._is_profiled = self._is_profiled or profiler()
+            if is_profiled is not None and is_profiled():
+                with torch.profiler.record_function("bridge_data.wait"):
+                    return self._next()
+            return self._next()
+        finally:
+            now_s = clock()
+            meter.wait_s += now_s - begun_s
+            meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
+            self._last_s = now_s
 
 
 class _Stage(enum.Enum):
@@ -303,17 +440,16 @@ class Iteration(Timed[Any]):
         if self._stage is _Stage.OVER:
             raise StopIteration
         loader = self._loader
-        loader._prepare_step()
+        loader._before_take()
         batch = self._first() if self._stage is _Stage.BEFORE else self._take_in_pass()
         if batch is _NONE_LEFT:
             self._stage = _Stage.OVER
             loader._position.end_pass()
             loader.dataset.passes.note_end(loader._position.state)
             raise StopIteration
-        is_complete = self._is_complete()
-        if is_complete or loader._position.is_at_virtual_epoch:
+        if loader._position.is_at_virtual_epoch:
             self._stage = _Stage.OVER
-            if is_complete or loader.dataset.begins_anew:
+            if loader.dataset.begins_anew:
                 loader._position.end_pass()
         return batch
 
@@ -324,8 +460,6 @@ class Iteration(Timed[Any]):
         if loader._position.state.ended:
             loader._rewind()
         self._stage = _Stage.WITHIN
-        if self._is_complete():
-            return _NONE_LEFT
         # If nothing is left, the pass was over before this iteration, which is known only now.
         return self._take_in_pass(may_begin_next=loader._position.is_within_pass)
 
@@ -342,11 +476,6 @@ class Iteration(Timed[Any]):
         loader._rewind(within_pass=is_repeated)
         return self._take()
 
-    def _is_complete(self) -> bool:
-        """Whether the pass ends here, within a repetition of the data that is not whole."""
-        loader = self._loader
-        return loader.dataset.passes.is_complete(loader._position.state, even=loader.even_ends is not None)
-
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
@@ -356,8 +485,6 @@ class Iteration(Timed[Any]):
                 return _NONE_LEFT
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
-        if loader.dataset.passes.is_complete(loader._position.state):  # only other ranks have one in this step
-            item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_index())
         step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
@@ -439,20 +566,9 @@ class Position:
 
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        self.is_within_pass, before, lane = True, self.state, self._schedule.lane
+        self.is_within_pass = True
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
-        # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
-        self.state = LoaderState(
-            fingerprint=before.fingerprint,
-            generations=before.generations,
-            micro_batch_index=self.next_index(),
-            lanes={**before.lanes, lane: state},
-            drawn_before=before.drawn_before,
-            epoch_batches=self._next_epoch_batches(),
-            extras=before.extras,
-            repetition=before.repetition,
-            skips=before.skips,
-        )
+        self.state = self.state.after_turn(self._schedule.lane, state, self.next_index(), self._next_epoch_batches())
         self._schedule.advance()
 
     def next_index(self) -> int:

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
+
+T = TypeVar("T")
 
 TOLERATED = {
     "sources": "added data sets start with their first epoch now",
@@ -103,10 +105,15 @@ def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
 
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
-    moved = dict(state)
-    for name in ("cursors", "inbox"):
-        if name in state:
-            moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
+
+    def by_number(by_source: dict[str, T]) -> dict[str, T]:
+        return {str(numbers[int(source)]): value for source, value in by_source.items()}
+
+    moved = state.copy()
+    if "cursors" in state:
+        moved["cursors"] = by_number(state["cursors"])
+    if "inbox" in state:
+        moved["inbox"] = by_number(state["inbox"])
     if "pending" in state:
         moved["pending"] = Pending.decode(state, cursor).explicit(numbers).to_dict()
     return moved
@@ -134,7 +141,7 @@ def reshard_shuffled(
         states = [lane["blend"] for lane in old.states]
         for lane, new in assigned.items():
             new["blend"] = blend.resharded(states, lane, generation[0])
-    used = {len(state.generations)}
+    used, given = {len(state.generations)}, []
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)
         counts = row.num_samples_to(end, positions[:, 0])
@@ -148,10 +155,11 @@ def reshard_shuffled(
         if before := old.before_row(source):
             entries = [entry for lane, own in enumerate(entries) for entry in (*before.get(lane, ()), own)]
             used |= {entry[0] for of_lane in before.values() for entry in of_lane if is_slice(entry)}
+        given.append(sum(map(entry_size, entries)))
         for lane, share in assign(entries, generation[0], lanes).items():
             if share:
                 assigned[lane].setdefault("inbox", {})[str(source)] = share
-    return _without_unused_generations(old.new_state(assigned, generation), used)
+    return _without_unused_generations(old.new_state(assigned, generation, given), used)
 
 
 def reshard_ordered(
@@ -168,7 +176,7 @@ def reshard_ordered(
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
-        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+        if refs := [[epoch, firsts[source] + index, output] for source, epoch, index, output in old.loose(lane)]:
             left.append(refs)
         left += old.inbox(lane, 0)
         before = row.num_samples_to(first_block, lane) - taken[lane]
@@ -179,7 +187,8 @@ def reshard_ordered(
         for lane, share in enumerate(shares)
     }
     used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
-    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]])), used)
+    given = sum(map(entry_size, left))
+    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]]), [given]), used)
 
 
 def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
@@ -195,10 +204,15 @@ def assign_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, 
     Numbers of blocks are equal to one, the first lanes have more; the very last block may be incomplete.
     """
     ends = [0, *itertools.accumulate(map(entry_size, entries))]
-    each, more = divmod(-(-ends[-1] // block_size), num_lanes)
-    bounds = [min(ends[-1], (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
+    bounds = block_bounds(ends[-1], num_lanes, block_size)
     shares = [_between(entries, ends, *bound) for bound in itertools.pairwise(bounds)]
     return [shares[(lane - first_lane) % num_lanes] for lane in range(num_lanes)]
+
+
+def block_bounds(num_samples: int, num_lanes: int, block_size: int) -> list[int]:
+    """Where the runs of `assign_blocks` begin, and where the last one ends."""
+    each, more = divmod(-(-num_samples // block_size), num_lanes)
+    return [min(num_samples, (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
 
 
 def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: int) -> list[Entry]:
@@ -227,7 +241,7 @@ class _OldLanes:
         self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
         for lane in range(state.num_lanes):
             own = state.lanes[lane]
-            lane_state = own if has_started(own) else make_cursor(lane).state()
+            lane_state = own if has_started(own) else cast("LaneState", make_cursor(lane).state())
             self.states.append(lane_state)
             if "pending" in lane_state:
                 self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
@@ -250,25 +264,25 @@ class _OldLanes:
         )
 
     def loose(self, lane: int) -> list[list[int]]:
-        """`[source, epoch, index, part]` of what a lane has drawn but not emitted, without partly emitted batches."""
+        """`[source, epoch, index, output]` of what a lane has drawn but not emitted, without partly emitted batches."""
         return [*self._pending[lane].loose()] if lane in self._pending else []
 
     def before_row(self, source: int) -> dict[int, list[Entry]]:
         """What each lane has to read of a source before its row: samples drawn but not emitted, then the inbox."""
         found: dict[int, list[Entry]] = collections.defaultdict(list)
-        for lane, parts in self._loose_of[source].items():
-            found[lane].append(parts)
+        for lane, outputs in self._loose_of[source].items():
+            found[lane].append(outputs)
         for lane in self._with_inbox:
             found[lane] += self.inbox(lane, source)
         return {lane: entries for lane, entries in found.items() if entries}
 
     @functools.cached_property
     def _loose_of(self) -> dict[int, dict[int, list[list[int]]]]:
-        """`[epoch, index, part]` of `loose`, by source and lane."""
+        """`[epoch, index, output]` of `loose`, by source and lane."""
         found: dict[int, dict[int, list[list[int]]]] = collections.defaultdict(dict)
         for lane in self._pending:
-            for source, *part in self.loose(lane):
-                found[source].setdefault(lane, []).append(part)
+            for source, *output in self.loose(lane):
+                found[source].setdefault(lane, []).append(output)
         return found
 
     @property
@@ -286,8 +300,9 @@ class _OldLanes:
         inbox = self.states[lane].get("inbox")
         return inbox.get(str(source), ()) if inbox else ()
 
-    def new_state(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
-        """The state with the new `lanes`. Partly emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
+    def new_state(self, lanes: dict[int, LaneState], generation: Generation, given: Sequence[int]) -> LoaderState:
+        """The state with the new `lanes`, of all of which the inboxes have `given` samples of each source. Partly
+        emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
         num_lanes, number = generation[0], self.next_number
         for lane, new in lanes.items():
             new["micro_batches"] = -(-max(0, number - lane) // num_lanes)
@@ -299,13 +314,14 @@ class _OldLanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, part by part
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, output by output
         return dataclasses.replace(
             self._state,
             generations=generations,
             micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
+            resharded=[number, *(count for count in given if count)] if self._state.is_finite else [],
         )
 
 

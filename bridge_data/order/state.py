@@ -5,6 +5,9 @@ and dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState
 lane if a state is not as it was saved (whether a position exists in the data is checked later, when it is used), and
 one that names the differences if a state is restored in a run where it would mean other samples.
 
+What is in it: the fields of `LoaderState`, those of each lane in `lanes` (`LaneState`, which says what each means), and
+those of its cursor (`CursorState`).
+
 A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
 lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
 step: a lane of another step, rank or run is refused. What has its checksum is trusted.
@@ -20,6 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.topology import WorkerConfig
 
@@ -29,9 +33,21 @@ FORMAT = "bridge_data.loader"
 VERSION = 4
 """The version of the state format; it also changes with the order."""
 
-LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
-no `draws` if the lane has not started."""
+
+class LaneState(CursorState, total=False):
+    """The state of one lane: the position of its cursor, and what it has made and kept. A lane that has not started has
+    none of it, but maybe `extras`."""
+
+    micro_batches: int
+    """How many micro-batches it has made, also those that were skipped."""
+    pending: dict[str, Any]
+    """What it has drawn and not emitted, if anything: see `order.pending`; and its `base`, the `CursorState` from which
+    draws are counted."""
+    pack_source: Any
+    """What the source of its packs keeps, if it keeps something: see `PackSource.state`."""
+    extras: dict[str, Any]
+    """What features keep in it, by their names: see `order.extras`."""
+
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -76,6 +92,27 @@ class LoaderState:
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
     skips: StepSkips | None = None
     """The micro-batches that no rank gets, also those that are over; None if there are none."""
+    resharded: list[int] = dataclasses.field(default_factory=list)
+    """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
+    inboxes got of each source of which they got some. It tells how much each lane has, which a limit is shared by."""
+
+    def after_turn(self, lane: int, state: LaneState, micro_batch_index: int, epoch_batches: int) -> "LoaderState":
+        """The state after a micro-batch of `lane` was handed out, whose own state is then `state`.
+
+        Not by `dataclasses.replace`, which takes longer than all else that is done then: a new field must be handed on
+        here. Not `ended`: a batch begins a pass.
+        """
+        return LoaderState(
+            fingerprint=self.fingerprint,
+            generations=self.generations,
+            micro_batch_index=micro_batch_index,
+            lanes={**self.lanes, lane: state},
+            drawn_before=self.drawn_before,
+            epoch_batches=epoch_batches,
+            extras=self.extras,
+            repetition=self.repetition,
+            skips=self.skips,
+        )
 
     @property
     def num_lanes(self) -> int:
@@ -101,8 +138,7 @@ class LoaderState:
 
     def num_made(self, lane: int) -> int:
         """How many micro-batches a lane has made."""
-        number: int = self.lanes[lane].get("micro_batches", 0)
-        return number
+        return self.lanes[lane].get("micro_batches", 0)
 
     def next_indexes(self, lanes: Iterable[int]) -> dict[int, int]:
         """The index of the micro-batch that each of these lanes makes next."""
@@ -146,6 +182,7 @@ class LoaderState:
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
             **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
+            **({"resharded": self.resharded} if self.resharded else {}),
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
@@ -184,6 +221,7 @@ class LoaderState:
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
             skips=StepSkips.of([SkippedRange(*one) for one in data["skips"]]) if "skips" in data else None,
+            resharded=data.get("resharded", []),
         )
         state.check_counts()
         return state
@@ -361,7 +399,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "repetition", "skips", "micro_batch_index", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
-        same = ["generations", "drawn_before", "extras", "repetition"]
+        same = ["generations", "drawn_before", "extras", "repetition", "resharded"]
         slots = [part.micro_batch_index for part in parts if not part.ended]
         merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)

@@ -86,9 +86,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "pools": {
         "ray": "bridge_data.plugins.ray.ray_workers:RayWorkers",
     },
-    "recorders": {
-        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
-    },
     "stores": {
         "s3": "bridge_data.plugins.stores.object_store:ObjectStore",
         "gs": "bridge_data.plugins.stores.object_store:ObjectStore",

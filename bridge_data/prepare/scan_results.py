@@ -183,7 +183,7 @@ class ScanResults:
         if missing:
             raise DatasetError(
                 f"{self.root}: {len(missing):,} of {len(self.names):,} shards are not scanned, such as {missing[0]}: "
-                f"{self._unfinished()}. Run what is missing, or prepare without --merge, which scans the rest"
+                f"{self._unfinished()}. Run what is missing, or prepare without --task, which scans the rest"
             )
 
     def _unfinished(self) -> str:

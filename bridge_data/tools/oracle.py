@@ -319,7 +319,7 @@ class RunOrder:
                     source_number=source,
                     index=key.index,
                     epoch=key.epoch,
-                    part=max(0, key.part),
+                    part=max(0, key.output),
                     place=place,
                     place_in_pack=None,
                 )

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +31,8 @@ from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in, history_of, with_forgotten
 from bridge_data.plugins.forget.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
+from bridge_data.plugins.ledger.ledger import sums_of
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.plugins.planned.planned import LanePacks
 from bridge_data.plugins.planned.planned_sources import PlannedSources, costs_of_sources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder
@@ -73,12 +73,10 @@ class LanesFrom:
             numbers = self._kept_draws(lane) if self._forgets else self._numbers.lane(lane)
             refs = numbers.take((places.start - done) * size, len(places) * size)
             made = [[[ref] for ref in refs[first : first + size]] for first in range(0, len(places) * size, size)]
-        batching = self._dataset.batching
-        limit = math.inf if batching.max_micro_batches is None else batching.max_micro_batches
-        is_whole = 0 if self._numbers is None or not batching.drop_last else size
+        limit = self._dataset.limit_of(lane, self._state)
+        is_whole = 0 if self._numbers is None or not self._dataset.batching.drop_last else size
         return [
-            units if place * self._num_lanes + lane < limit and len(units) >= is_whole else []
-            for place, units in zip(places, made, strict=True)
+            units if place < limit and len(units) >= is_whole else [] for place, units in zip(places, made, strict=True)
         ]
 
     def find(self, source: int, index: int, stop: int) -> set[int]:
@@ -176,7 +174,7 @@ class _Replayed:
                 self._lane.next()
             except StopIteration:
                 return []
-            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
+            units = [[item.ref._replace(output=item.output) for item in unit.items] for unit in self._work.units]
             self._known.append(units)
         return self._known[number]
 
@@ -353,7 +351,7 @@ class RunSection:
                 batches = []
                 for place, units in zip(some, self._lanes.units(lane, some), strict=True):
                     number = place * self.num_lanes + lane
-                    refs = [ref._replace(part=max(0, ref.part)) for unit in units for ref in unit]
+                    refs = [ref._replace(output=max(0, ref.output)) for unit in units for ref in unit]
                     if number not in self._skips:
                         batches.append((number, packed_references(refs)))
                 for one in tallies(batches, self.fingerprints):
@@ -588,9 +586,9 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
             return where + "also the states of between, with which the lanes were resharded"
         return ""
     is_later = later.skips is not None or all(
-        after.get(name, 0) >= converted.lanes[lane].get(name, 0)
-        for lane, after in later.lanes.items()
-        for name in ("draws", "micro_batches")
+        after.get("draws", 0) >= before.get("draws", 0)
+        and after.get("micro_batches", 0) >= before.get("micro_batches", 0)
+        for after, before in ((after, converted.lanes[lane]) for lane, after in later.lanes.items())
     )
     same = [list(one) for one in converted.generations] == [list(one) for one in later.generations]
     if same and is_later and converted.drawn_before == later.drawn_before:

@@ -35,7 +35,7 @@ from bridge_data.plan.declared import WHERE_KEYS, given_clauses
 from bridge_data.plan.formats import find_format
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.planned.costs import known_costs
-from bridge_data.run_options import PART_OF, RunOptions, option_fields, unknown_option
+from bridge_data.run_options import SECTION_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
@@ -454,7 +454,7 @@ class RunSettings:
         if "path" not in given:
             raise ConfigError(f"{file}: data has no path: expected the arguments of EnergonMultiModalDataModule")
         named = inspect.signature(EnergonMultiModalDataModule.__init__).parameters
-        given = {name: one.default for name, one in named.items() if name in PART_OF} | given
+        given = {name: one.default for name, one in named.items() if name in SECTION_OF} | given
         accumulated = trainer.get("accumulate_grad_batches", 1)
         return cls(
             path=given["path"],
@@ -486,9 +486,9 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
         ConfigError: for a name that is neither an option nor one of `others`.
     """
     for name in given:
-        if name not in {*PART_OF, *others}:
-            raise unknown_option("a run", name, PART_OF)
-    return {name: value for name, value in given.items() if PART_OF.get(name, "loader") != "loader"}
+        if name not in {*SECTION_OF, *others}:
+            raise unknown_option("a run", name, SECTION_OF)
+    return {name: value for name, value in given.items() if SECTION_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:

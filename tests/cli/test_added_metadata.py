@@ -27,7 +27,7 @@ def test_names_are_checked_before_anything_is_written(run: Run, tmp_path: Path) 
     for path, columns, flags, told in (
         (data, "json.bytes", QUIET, "is the size of the part json"),
         (data, "", QUIET, "expected a field of a JSON part"),
-        (data, "json.a", task, "give --store-columns and --media with --merge"),
+        (data, "json.a", task, "give --store-columns and --media with --task merge"),
         (tmp_path / "a.jsonl", "json.a", (), "--store-columns is for folders of tars"),
     ):
         refused(run("prepare", path, "--store-columns", columns, *flags), told)

@@ -1,3 +1,4 @@
+import collections
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge_data.cli import main
+from bridge_data.cli import main, terminal
 from tests.cli.conftest import Run
 from tests.data.tars import write_tar
 
@@ -60,6 +61,28 @@ def test_an_option_has_the_same_type_in_every_command() -> None:
             )
             kinds.setdefault(name, {})[kind] = command
     assert {name: found for name, found in kinds.items() if len(found) > 1 and name not in DIFFERENT_THINGS} == {}
+
+
+EIGHT = {"convert": 28, "prepare": 24, "info": 11, "check": 20, "plan": 11, "order": 11, "checkpoint": 18, "forget": 7}
+"""The commands that everyone sees, and how many options each may have: 130 in all."""
+
+TO_CUT = {"plan", "order"}
+"""Those that still have more."""
+
+
+def test_the_eight_commands_have_few_options() -> None:
+    counts = collections.Counter(command.partition(" ")[0] for command, _ in ALL_OPTIONS)
+    assert sum(EIGHT.values()) == 130
+    assert {name for name, most in EIGHT.items() if counts[name] > most} == TO_CUT
+
+
+def test_an_option_of_several_commands_is_defined_once() -> None:
+    users: dict[str, set[str]] = {}
+    for command, option in ALL_OPTIONS:
+        if command.partition(" ")[0] in EIGHT.keys() - TO_CUT:
+            users.setdefault("/".join((*option.opts, *option.secondary_opts)), set()).add(command.partition(" ")[0])
+    several = {name for name, commands in users.items() if len(commands) > 1}
+    assert several - terminal.OPTIONS.keys() == DIFFERENT_THINGS.keys() & several
 
 
 WITHOUT_JSON = {

@@ -1,6 +1,11 @@
 import json
+import os
+import pty
 import shlex
 import shutil
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -174,10 +179,22 @@ def test_a_part_without_shards_is_told_if_it_was_asked_for(run: Run, tars: Path)
     assert "no shard for train: shards are not divided, and there are 6" in stderr
 
 
-def test_progress_is_shown(run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
-    result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
-    assert "indexing: 100%" in result.stderr and "6/6" in result.stderr
+def test_progress_is_lines_in_a_log_and_a_bar_on_a_terminal(
+    run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("prepare", tars, "--non-interactive", "--force-overwrite", "--split-ratio", "1,0,0", "--num-workers", 2)
+    assert "indexing:" not in succeeded(run(*command)).stderr  # too soon
+    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0)
+    lines = succeeded(run(*command, "--rescan")).stderr.splitlines()
+    assert "indexing: 6 of 6 shards after 0 s" in lines and not any("%" in line for line in lines)
+    reading, writing = pty.openpty()
+    termios.tcsetwinsize(writing, (24, 80))
+    code = "from bridge_data.cli import main, terminal\nterminal.SHOWN_AFTER_S = 0\nmain()"
+    words = [sys.executable, "-c", code, *map(str, command), "--rescan"]
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=writing, check=True)
+    os.close(writing)
+    assert b"6/6" in os.read(reading, 1 << 16)
+    os.close(reading)
 
 
 def test_metadata_of_media_are_stored_for_folders_and_tars_also_in_one_go(run: Run, raw: Path, tars: Path) -> None:
@@ -240,7 +257,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
             [*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "json[turns][7]"}'],
             ["json[turns] has no [7]; it is a list of 2"],
         ),
-        (["--task", "0/2", "--merge"], ["leave --merge and --fix-duplicates out"]),
+        (["--task", "0/2", "--fix-duplicates"], ["leave --fix-duplicates out"]),
         (["--task", "2/2"], ["--task 2/2: expected I/N"]),
         (["--executor", "slurm"], ["--executor 'slurm': expected local, ray, or the address of a Ray cluster"]),
     ],
@@ -312,9 +329,9 @@ def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> 
 
 def test_tasks_scan_their_shares_and_are_merged(run: Run, tars: Path) -> None:
     output = told(run, tars, "--task", "1/2").output
-    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --merge when all have" in output
-    merge = ("--merge", "--split-ratio", "8,1,1")
-    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "--merge")
+    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --task merge when all have" in output
+    merge = ("--task", "merge", "--split-ratio", "8,1,1")
+    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "without --task")
     refused(run("prepare", tars, *QUIET, *merge), *messages)
     output = told(run, tars, "--task", "1/2").output
     assert "has scanned 0 shards; " in output and "had been scanned before" in output

@@ -21,11 +21,11 @@ from bridge_data import (
     get_savable_loader,
     stateless,
 )
+from bridge_data.counts import COUNTS
 from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
 from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 from tests.prepared import train_dataset, val_dataset, write_blend, write_dataset, write_texts
 
 SLOW = "000034"
@@ -205,7 +205,8 @@ def test_bytes_and_images_are_those_that_were_read_and_decoded(tmp_path: Path, m
 
     with get_savable_loader(dataset) as loader:
         monkeypatch.setattr(os, "pread", counted)
-        COUNTS.num_bytes, COUNTS.num_images = 0, 5  # what else this process has read or decoded
+        COUNTS.take()
+        COUNTS.images += 5  # what else this process has read or decoded
         assert sum(len(batch.image) for batch in loader) == 31
         num_bytes = sum(read)
         metrics = loader.metrics()
@@ -237,25 +238,24 @@ def test_the_wait_is_that_of_the_slower_of_the_two(path: Path) -> None:
     class Slow(DefaultTaskEncoder):
         @stateless
         def encode_sample(self, sample: Any) -> Any:
-            time.sleep(0.01)
+            time.sleep(0.04)
             return sample
 
     with loader_of(path, 1, encoder=Slow()) as loader:
         loader.wait_for_workers()
         iterator = iter(loader)
-        for _ in range(10):
+        for _ in range(5):
             next(iterator)
         slow_loader = loader.metrics()
-        for _ in range(10):
+        for _ in range(5):
             next(iterator)
-            time.sleep(0.1)
+            time.sleep(0.25)
         slow_trainer = loader.metrics().since(slow_loader)
-    assert slow_loader.wait_share > 0.8
-    assert slow_trainer.wait_share < 0.3
-    assert slow_trainer.batches == 10
+    assert slow_loader.wait_share > 0.5 > slow_trainer.wait_share
+    assert slow_trainer.batches == 5
     assert slow_trainer.prefetch_fill > 0.5 > slow_loader.prefetch_fill
-    assert slow_trainer.samples_per_s == pytest.approx(20 / slow_trainer.elapsed_s)
-    assert 0 < slow_trainer.samples_per_s < 25
+    assert slow_trainer.samples_per_s == pytest.approx(10 / slow_trainer.elapsed_s)
+    assert 0 < slow_trainer.samples_per_s <= 10
 
 
 def test_an_interval_has_what_came_in_it() -> None:

@@ -58,7 +58,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, if its name does not show it.")
 @click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
 @click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")
-@click.option("--sample-type", metavar="NAME", help="The class of the samples, or crude.  [default: guessed]")
+@setting("--sample-type", more="[default: guessed]")
 @setting("--field-map", help="The column that fills each field: caption=text,image=photo, or JSON.")
 @click.option("--key", metavar="COLUMN", help="The column of the samples' keys.  [default: numbers, or names of files]")
 @click.option("--prefix-keys", is_flag=True, help="Of tars: put the tar's name before each key, if keys repeat.")
@@ -79,12 +79,12 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
-@setting("--orientation", default="ignore", help="apply: turn images as their EXIF data say, and encode them anew.")
-@click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
+@setting("--orientation", help="apply: turn images as their EXIF data say, and encode them anew.")
+@setting("--force-overwrite", help="Replace the data set that another conversion left in DST.")
 @click.option("--follow-links", is_flag=True, help="Follow links to files outside SRC, or outside the media root.")
 @setting("--num-workers", help="Processes.", more="[default: as many as there are CPUs]")
 @executor_option
-@click.option("--non-interactive", is_flag=True, help="Ask nothing: stop if a guess is not clear.")
+@setting("--non-interactive", help="Ask nothing: stop if a guess is not clear.")
 @progress_option
 @limits_option
 def convert(

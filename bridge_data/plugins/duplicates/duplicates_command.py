@@ -46,7 +46,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     help="Read these parts of the split, such as val,train. Of equal samples the first is kept, so an earlier part "
     "keeps its own.  [default: all, train last]",
 )
-@click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
+@setting("--split-config")
 @click.option(
     "--parts",
     metavar="NAMES",

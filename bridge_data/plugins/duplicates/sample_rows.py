@@ -225,7 +225,7 @@ def _split_parts(path: Path, config: DuplicateConfig) -> list[str]:
         return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
     if found.name == "jsonl":
         return list(read_ranges(path, config.split_config, config.limits) or [WHOLE])
-    return found.parts(path, config.limits)
+    return found.splits(path, config.limits)
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:

@@ -20,7 +20,6 @@ from bridge_data.cli.terminal import (
     echo_json,
     json_option,
     options_of,
-    setting,
     table,
     trust_options,
 )
@@ -28,8 +27,9 @@ from bridge_data.errors import ConfigError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums, sums_of
+from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums
 from bridge_data.storage import Location
 from bridge_data.tools.run_sections import section_to
 from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
@@ -175,7 +175,6 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.argument("run", type=_FOLDER)
 @click.option("--ledger", type=LOCATION, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
-@setting("--split-part", default="train")
 @trust_options
 @json_option
 @click.pass_context

@@ -391,6 +391,17 @@ def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
 
 
+def test_equal_faults_are_one_line_and_the_folder_that_has_the_media_is_named(tmp_path: Path) -> None:
+    write_media(tmp_path / "raw")
+    source = tmp_path / "rows.jsonl"
+    write_jsonl(source, rows())
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 1 and result.stderr.count("cannot be read") == 1
+    assert f"(and {len(rows()) - 1} like it)" in result.stderr
+    assert f"give --media-root {os.path.relpath(tmp_path / 'raw')}, which has it" in result.stderr
+    converted(source, tmp_path / "out", "--media-root", tmp_path / "raw")
+
+
 def test_an_annotation_of_an_image_that_coco_does_not_list_is_a_broken_record(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(picture(1))
     annotations = [{"image_id": 1, "caption": "a cat"}, {"image_id": 9, "caption": "a dog"}]

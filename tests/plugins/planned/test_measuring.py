@@ -5,7 +5,6 @@ import collections
 import itertools
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
 from tests.prepared import train_dataset, write_blend, write_texts
+from tests.ranks import run_job
 from tests.tools.measure_encoders import Words
 
 WORDS = "tests.tools.measure_encoders:Words"
@@ -360,10 +360,9 @@ def test_a_full_disk_is_an_error_and_no_kill(tmp_path: Path) -> None:
         pytest.skip(f"needs the right to mount a file system: {mounted.stderr.strip()}")
     try:
         pages = [20, *range(48, 62), 300]  # some for the lots, and not for the file of all
-        command = [sys.executable, "-c", MEASURE_ON_A_FULL_DISK, str(data), str(disk), *map(str, pages)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        status, output = run_job("-c", MEASURE_ON_A_FULL_DISK, str(data), str(disk), *map(str, pages))
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout.split("\n")[:-1]
+    assert status == 0, output
+    told = output.splitlines()
     assert {*told} == {"DatasetError True", "3000"} and told[-1] == "3000" and told.count("DatasetError True") > 3
