@@ -8,13 +8,12 @@ import pytest
 pytest.importorskip("megatron.bridge")
 
 from tests.ranks import run_job
-from tests.tiny_models.data import write_tiny_data
+from tests.tiny_models.data import write_conversations
 
 
 @pytest.mark.parametrize("recipe", ["qwen25_vl_7b_sft_config"])
 def test_a_recipe_trains_on_its_data_with_its_overrides(recipe: str, tmp_path: Path) -> None:
-    write_tiny_data(tmp_path)
-    data = str(tmp_path / "conversations")
+    data = str(write_conversations(tmp_path / "conversations"))
     status, output = run_job("tests.bridge.recipe_job", recipe, data, str(tmp_path), timeout_s=240)
     assert status == 0, output
     lines = [json.loads(line) for line in (tmp_path / f"{recipe}-0.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.ranks import ROOT, run_job
-from tests.tiny_models.data import write_tiny_data
+from tests.tiny_models.data import write_conversations
 from tests.tiny_models.parts import PATCH, tiny_image_processor, tiny_model, tiny_tokenizer
 
 NUM_STEPS, SAVE_INTERVAL, KILLED_AFTER = 6, 2, 5
@@ -19,7 +19,7 @@ NUM_STEPS, SAVE_INTERVAL, KILLED_AFTER = 6, 2, 5
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data, and a checkpoint of LLaVA in small."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_tiny_data(folder)
+    write_conversations(folder / "conversations")
     tokenizer = tiny_tokenizer("llava")
     for part in (tokenizer, tiny_image_processor("llava"), tiny_model("llava", tokenizer)):
         part.save_pretrained(folder / "model")

@@ -1,5 +1,6 @@
 """The Megatron script on real data: killed and resumed, and resumed on other topologies."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -87,13 +88,14 @@ def test_killed_while_saving_a_run_goes_on_from_the_checkpoint_before_bit_by_bit
     assert (run / "iter_0000006").is_dir()
     assert compare("killed", read_run(run), read_run(whole), range(1, 7)).complaints == ()
 
-    logged = (run / "steps_dprank000.jsonl").rename(run / "before.jsonl").read_text()
     train(inputs, run)
+    log = run / "steps_dprank000.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["step"] for line in lines] == [*range(1, 7), *range(4, NUM_STEPS + 1)], "its log goes on"
+    log.write_text("".join(lines[6:]))
     result = compare_with(whole, run, first=4)
     assert (result.complaints, result.losses) == ((), "bit-equal")
-    assert min(read_run(run)) == 4
     assert (run / "latest_checkpointed_iteration.txt").read_text() == str(NUM_STEPS)
-    assert logged
 
 
 @pytest.mark.slow

@@ -1,22 +1,8 @@
-"""Small data for tiny models: five prepared data sets, written in a second.
+"""Questions about up to two squares of a colour, and their answers: a small prepared data set, the same everywhere, that
+only shows that something runs."""
 
-    captions        .png + .txt     squares of a colour, and which colour
-    conversations   .png + .json    questions about up to two squares
-    dialogs         .json           questions without images
-    documents       .txt            sentences
-    speech          .wav + .txt     tones, and how high they are
-
-They are the same on every machine, and only show that something runs.
-"""
-
-import functools
 import io
 import json
-import math
-import sys
-import wave
-from array import array
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +15,11 @@ NUM_SAMPLES = 24
 SPLIT = {"train": 3, "val": 1}
 
 
-def write_tiny_data(folder: Path) -> None:
-    """Write the data sets that are not there yet below `folder`."""
-    makers: dict[str, tuple[Callable[[int], dict[str, Any]], dict[str, Any]]] = {
-        "captions": (
-            _caption,
-            {"sample_type": "CaptioningSample", "field_map": {"image": "png", "caption": "txt"}},
-        ),
-        "conversations": (functools.partial(_conversation, most_images=2), {}),
-        "dialogs": (functools.partial(_conversation, most_images=0), {}),
-        "documents": (_document, {"sample_type": "TextSample", "field_map": {"text": "txt"}}),
-        "speech": (_recording, {}),
-    }
-    for name, (make, definition) in makers.items():
-        if not (folder / name / ".nv-meta").exists():
-            samples = ({"__key__": f"{n:03d}", **make(n)} for n in range(NUM_SAMPLES))
-            write(samples, folder / name, max_samples=NUM_SAMPLES // 4, split=SPLIT, split_by="shard", **definition)
+def write_conversations(folder: Path) -> Path:
+    """Write the data set to `folder`: `.json` with the turns, and a `.png` for each square."""
+    samples = ({"__key__": f"{number:03d}", **_conversation(number)} for number in range(NUM_SAMPLES))
+    write(samples, folder, max_samples=NUM_SAMPLES // 4, split=SPLIT, split_by="shard")
+    return folder
 
 
 def _colour(number: int) -> str:
@@ -58,12 +33,8 @@ def _square(number: int) -> bytes:
     return file.getvalue()
 
 
-def _caption(number: int) -> dict[str, Any]:
-    return {"png": _square(number), "txt": f"a {_colour(number)} square"}
-
-
-def _conversation(number: int, *, most_images: int) -> dict[str, Any]:
-    count = number % (most_images + 1)
+def _conversation(number: int) -> dict[str, Any]:
+    count = number % 3
     turns = [
         {"role": "user", "content": "<image>" * count + "which colour?"},
         {"role": "assistant", "content": " and ".join(_colour(number + n) for n in range(count)) or "none"},
@@ -71,19 +42,3 @@ def _conversation(number: int, *, most_images: int) -> dict[str, Any]:
         {"role": "assistant", "content": "you are welcome"},
     ]
     return {"json": json.dumps(turns).encode()} | {f"{n}.png": _square(number + n) for n in range(count)}
-
-
-def _document(number: int) -> dict[str, Any]:
-    return {"txt": " ".join(f"a {_colour(number + n)} square." for n in range(number + 1))}
-
-
-def _recording(number: int) -> dict[str, Any]:
-    hertz = 200 + 100 * (number % 4)
-    samples = array("h", (int(8000 * math.sin(2 * math.pi * hertz * n / 16_000)) for n in range(4000 + 300 * number)))
-    if sys.byteorder == "big":
-        samples.byteswap()
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setparams((1, 2, 16_000, 0, "NONE", ""))
-        out.writeframes(samples.tobytes())
-    return {"wav": file.getvalue(), "txt": f"{hertz} hertz"}

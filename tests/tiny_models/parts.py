@@ -173,36 +173,6 @@ def _qwen3_vl(tokenizer: Any) -> Any:
     return hf.Qwen3VLForConditionalGeneration(hf.Qwen3VLConfig(**options))
 
 
-def _pair_options(tokenizer: Any) -> dict[str, Any]:
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    text = _SIZES | ids | {"vocab_size": len(tokenizer), "max_position_embeddings": TEXT_LENGTH}
-    return {"text_config": text | {"projection_size": _WIDTH}, "vision_config": _TOWER}
-
-
-def _clip(tokenizer: Any) -> Any:
-    return hf.CLIPModel(hf.CLIPConfig(projection_dim=_WIDTH, **_pair_options(tokenizer)))
-
-
-def _siglip(tokenizer: Any) -> Any:
-    return hf.SiglipModel(hf.SiglipConfig(**_pair_options(tokenizer)))
-
-
-def _whisper(tokenizer: Any) -> Any:
-    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
-    config = hf.WhisperConfig(
-        vocab_size=len(tokenizer),
-        d_model=_WIDTH,
-        max_source_positions=50 * SECONDS,
-        max_target_positions=128,
-        decoder_start_token_id=tokenizer.bos_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **{f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in sizes.items()},
-    )
-    return hf.WhisperForConditionalGeneration(config)
-
-
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "text": _text,
     "llava": _llava,
@@ -213,7 +183,4 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
-    "clip": _clip,
-    "siglip": _siglip,
-    "whisper": _whisper,
 }
