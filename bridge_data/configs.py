@@ -100,13 +100,14 @@ class DataConfig:
             del own["cache_pool"]
         return MODULE_DEFAULTS.with_options("the data of a run", **own)
 
-    def with_options(self, **options: Any) -> Self:
-        """The same with these options instead of its own.
+    def with_options(self, **settings: Any) -> Self:
+        """The same with these settings (options, `path` and other fields) instead of its own.
 
-        >>> DataConfig(path="photos", options={"seed": 3}).with_options(seed=4, num_lanes=16).options
-        {'seed': 4, 'num_lanes': 16}
+        >>> DataConfig(path="photos", options={"seed": 3}).with_options(path="chats", num_lanes=16).options
+        {'seed': 3, 'num_lanes': 16}
         """
-        return dataclasses.replace(self, options={**self.options, **options})
+        own = {name: settings.pop(name) for name in _OWN if name in settings}
+        return dataclasses.replace(self, **own, options={**self.options, **settings})
 
     def build(self, process_groups: "ProcessGroupCollection | None" = None) -> "EnergonMultiModalDataModule":
         """The DataModule; tokenizer, image processor and task encoder are made now. `process_groups` are Megatron's;

@@ -1,13 +1,11 @@
-import io
 import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.cli.conftest import Run
 from tests.data.tars import write_shards
-from tests.prepared import write_blend, write_dataset, write_texts
+from tests.prepared import write_blend, write_texts
 
 
 @pytest.fixture
@@ -75,28 +73,6 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
     result = run("doctor", blend, "--seconds", 0, "--num-workers", 0, "--steps", 1000, "--num-lanes", 1)
     assert result.stdout.count("many-epochs") == 6
     assert result.stdout.endswith("… and 2 more of many-epochs; --json shows all\n\n7 findings\n")
-
-
-def test_a_recipe_is_examined_with_its_own_encoder_and_defaults(run: Run, tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (40, 30)).save(file, "JPEG")
-    captioned = {
-        "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
-        "field_map": {"image": "jpg", "caption": "txt"},
-    }
-    photos = ({"__key__": f"{n}", "jpg": file.getvalue(), "txt": f"{n}"} for n in range(40))
-    data = write_dataset(tmp_path / "photos", photos, definition=captioned)
-    config = tmp_path / "recipe.yaml"
-    config.write_text(f"recipe: llava\ntiny: true\ndata: {{path: {data}}}\n")
-    told = run("doctor", config, "--seconds", 0)
-    assert told.exit_code == 1 and "--config" in told.stdout
-    document = json.loads(run("doctor", "--config", config, "--seconds", 0.05, "--json").stdout)
-    assert document["path"] == str(data)
-    assert (document["run"]["micro_batch_size"], document["run"]["packing_buffer_size"]) == (1, 8)
-    assert document["figures"]["samples_per_s"] > 0 and not document["stops"]
-    config.write_text("recipe: llava\ntokenizer: {pretrained: /nowhere}\ndata: {micro_batch_size: 3}\n")
-    result = run("doctor", data, "--config", config, "--seconds", 0)
-    assert "Of the recipe only the numbers in the file are known" in result.stderr and "of 3," in result.stdout
 
 
 @pytest.mark.parametrize(

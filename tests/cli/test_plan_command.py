@@ -1,4 +1,4 @@
-"""`bridge-data plan`: of data with options, and of a recipe whose length is given in tokens or epochs."""
+"""`bridge-data plan`: of data with options, and of a run whose length is given in tokens or epochs."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig
+from bridge_data.configs import DataConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from recipes.recipe import load_recipe
 from tests.cli.runner import run_command
 from tests.prepared import write_blend, write_texts
 from tests.tools.plan_parts import measure, run
@@ -52,27 +52,24 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "steps" in refused.stderr
 
 
-@pytest.mark.parametrize("length", [{"max_tokens": 9000}, {"max_epochs": 2, "epochs_of": "b/train"}])
-def test_a_recipe_trains_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path, length: dict[str, Any]) -> None:
+@pytest.mark.parametrize("length", [("--tokens", 9000), ("--epochs", 2, "--epochs-of", "b/train")])
+def test_a_plan_has_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path, length: tuple[Any, ...]) -> None:
     blend = write_data(tmp_path)
     config = tmp_path / "run.yaml"
     config.write_text(
-        f"recipe: text_sft\ntiny: true\ntask_encoder: tests.tools.plan_parts:words\nencoder: {{}}\n"
-        f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned, balance: attention}}\n"
-        f"training: {json.dumps({'train_steps': None, **length})}\n"
+        f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned, balance: attention, "
+        "task_encoder: {class_path: tests.tools.plan_parts.PackedWords}}\n"
     )
-    found = json.loads(run_command("plan", config, "--world-size", 2, "--json").output)
-    recipe = load_recipe(config)
-    data = recipe.build_data(None, recipe.build_tokenizer())
-    steps = recipe.training_in_steps(data, 2).train_steps
-    assert steps is not None and (found["run"]["steps"], found["is_exact"]) == (steps, True)
+    found = json.loads(run_command("plan", config, "--world-size", 2, *length, "--json").output)
+    data, steps = DataConfig.read(config).build(), found["run"]["steps"]
+    assert found["is_exact"]
     ranks = [data.datasets_provider(WorkerConfig(rank, 2, 0), "train") for rank in range(2)]
     taken, _ = run(ranks, BatchSchedule(4, 1), steps)
     tokens = [sum(one["tokens"] for rank in step for one in rank) for step in taken]
     assert (len(taken), sum(tokens)) == (steps, found["run"]["costs"]["tokens"])
     assert found["run"]["samples"] == sum(len(rank) for step in taken for rank in step)
     before = json.loads(run_command("plan", config, "--steps", steps - 1, "--json").output)["run"]
-    if "max_tokens" in length:
+    if "--tokens" in length:
         assert sum(tokens[:-1]) == before["costs"]["tokens"] < 9000 <= sum(tokens)
     else:
         assert before["epochs"][1] < 2 <= found["run"]["epochs"][1]

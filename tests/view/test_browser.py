@@ -14,6 +14,7 @@ from bridge_data.plugins.view.charts import write_plan
 from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import configured_run
 from tests.prepared import write_blend, write_texts
+from tests.tiny_models.parts import PATCH, tiny_image_processor, tiny_tokenizer
 from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
 
@@ -160,8 +161,14 @@ def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.
     folder = photos_yaml.parent
     config = folder / "run" / "config.yaml"
     config.parent.mkdir()
-    sizes = "seq_length: 256, micro_batch_size: 2, global_batch_size: 8, packing_buffer_size: 24"
-    config.write_text(f"recipe: llava\ntiny: true\ndata: {{path: photos, {sizes}}}\n")
+    parts = folder / "llava"
+    for part in (tiny_tokenizer("llava"), tiny_image_processor("llava")):
+        part.save_pretrained(parts)
+    family = {"class_path": "bridge_data.encoders.Llava", "init_args": {"patch_size": PATCH}}
+    encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"family": family}}
+    data = {"path": "photos", "tokenizer": str(parts), "image_processor": str(parts), "task_encoder": encoder}
+    data |= {"seq_length": 256, "micro_batch_size": 2, "global_batch_size": 8, "packing_buffer_size": 24}
+    config.write_text(json.dumps({"data": data}))
     module_monkeypatch.chdir(folder)
     loader = get_savable_loader(configured_run(str(config)).dataset)
     losses = [4 / (1 + step / 3) + (2.5 if step == 17 else 0.1 * (step % 3)) for step in range(24)]

@@ -1,4 +1,4 @@
-"""A run by its folder, as recipes, a LightningCLI and Megatron leave it; and by its config or module."""
+"""A run by its folder, as a LightningCLI and Megatron leave it; and by its config or module."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from bridge_data.tools.runs import SavedRunReader, configured_run, find_run
 from tests.plugins.view.live_run import LiveRun
 from tests.prepared import write_texts
 
-RECIPE = "recipe: llava\ntiny: true\n"
+CONFIG = "data: {path: texts}\n"
 
 
 def test_config_states_and_log_are_found_among_other_files(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_config_states_and_log_are_found_among_other_files(tmp_path: Path) -> No
         ("checkpoints/iter_0000009.partial/train_dataloader_dprank000.pt", "half"),
         ("broken.yaml", "a: [\n"),
         ("blend.yaml", "__class__: MetadatasetV2\nsplits: {}\n"),
-        ("wandb/config.yaml", RECIPE),
+        ("wandb/config.yaml", CONFIG),
         ("steps_dprank001.jsonl", live.log.read_text()),
         ("data.jsonl", '{"step": 1, "samples": 3}\n'),
         ("launcher.log", "step 0: loss 9\n"),
@@ -54,7 +54,7 @@ def test_several_configs_are_refused_and_of_several_logs_the_one_that_is_taken_i
         SavedRunReader(tmp_path)
     assert find_run(folders[1]).config == folders[1] / "config.yaml"
     assert SavedRunReader(tmp_path, has_config=True).config is None
-    (tmp_path / "config.yaml").write_text(RECIPE)
+    (tmp_path / "config.yaml").write_text(CONFIG)
     reader = SavedRunReader(tmp_path)
     assert reader.saved.log == LossLog(((0, 1.0),), 0)
     taken, other = (folder / "metrics.csv" for folder in folders[1:])
@@ -119,26 +119,6 @@ def test_the_folder_of_a_lightning_cli_is_a_run_whose_losses_lead_to_samples(
     file.write_text(json.dumps({"data": data | {"num_lane": 2}}))
     with pytest.raises(ConfigError, match=r"given\.yaml: data: .*num_lane"):
         configured_run(str(file))
-
-
-@pytest.mark.slow  # imports transformers, and trains
-def test_the_folder_of_a_recipe_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recipes.run_log import read_run
-    from recipes.tiny_data import write_tiny_data
-    from recipes.train import main
-
-    write_tiny_data(tmp_path / "tiny_data")
-    monkeypatch.chdir(tmp_path)
-    settings = ["log_dir=run", "training.checkpoint_dir=run/checkpoints", "training.save_interval=2"]
-    assert main(["--recipe", "text_sft", "--tiny", *settings, "training.train_steps=4"]) == 0
-    reader = SavedRunReader(Path("run"))
-    assert reader.saved.left_out == () and [one.step for one in reader.saved.states] == [2, 4]
-    run, steps = configured_run(str(reader.config)), read_run(Path("run"))
-    assert reader.saved.log is not None
-    assert reader.saved.log.losses == tuple((step, one.loss) for step, one in steps.items())
-    order = RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in reader.saved.states])
-    for step, one in steps.items():
-        assert [sample.key for sample in order.at(step).samples] == [key for keys in one.keys for key in keys]
 
 
 MODULE = """
