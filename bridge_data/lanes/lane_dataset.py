@@ -417,16 +417,15 @@ class LaneDataset:
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
         order = self.order
-        hooks = Hooks(self._hooks, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        found: EncoderHooks | None = self.__dict__.get("_hooks")
+        if found is None or not found.are_of(self.task_encoder):
+            found = self._hooks = EncoderHooks(self.task_encoder)
+        hooks = Hooks(found, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(
             self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
         )
-
-    @functools.cached_property
-    def _hooks(self) -> EncoderHooks:
-        return EncoderHooks(self.task_encoder)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

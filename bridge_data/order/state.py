@@ -112,6 +112,7 @@ class LoaderState:
             extras=self.extras,
             repetition=self.repetition,
             skips=self.skips,
+            resharded=self.resharded,
         )
 
     @property

@@ -145,11 +145,18 @@ def rng_key(seed: int, stage: str, *sample: int) -> int:
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
 
 
+def _own_hooks(encoder: TaskEncoder[Any, Any, Any, Any]) -> dict[str, Any]:
+    """Hooks that are attributes of an encoder itself."""
+    own = vars(encoder)
+    names = own.keys() & HOOKS
+    return {name: own[name] for name in names} if names else {}
+
+
 class EncoderHooks:
     """Which hooks an encoder has, and what they declare: looked up once for all lanes of a process."""
 
     def __init__(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
-        self.encoder = encoder
+        self.encoder, self._own = encoder, _own_hooks(encoder)
         places = _looked_in(encoder)
         innermost, _ = places[-1]
         self.functions: dict[str, Callable[..., Any]] = {name: getattr(innermost, name) for name in HOOKS}
@@ -177,6 +184,10 @@ class EncoderHooks:
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
         self.has_no_generators = not (self._may_yield(_OF_SAMPLES, *cooks) or encoder.splits_samples)
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
+
+    def are_of(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> bool:
+        """Whether they are those of an encoder, also if it was given hooks since."""
+        return self.encoder is encoder and self._own == _own_hooks(encoder)
 
     def tolerance_of(self, stage: str) -> float:
         """How many failures of a stage in a row are tolerated."""

@@ -400,8 +400,20 @@ def sections_of(
     found: list[RunSection] = []
     for group, following in zip(positions, [*positions[1:], None], strict=True):
         later = None if following is None else following[0]
-        found.append(_section(dataset, group[-1], later, replay=replay, lists=lists if states else "now"))
+        section = _section(dataset, group[-1], later, replay=replay, lists=lists if states else "now")
+        if following is not None and not section.unknown and _may_begin_otherwise(dataset, group[-1], following):
+            section.unknown = _UNKNOWN_WEIGHTS
+        found.append(section)
     return found
+
+
+def _may_begin_otherwise(dataset: LaneDataset, before: LoaderState, group: list[LoaderState]) -> bool:
+    """Whether the states at one position may have come in another order, as after few draws either weights reach the
+    same samples."""
+    return any(
+        _is_run_to(dataset, before, state) and _chains(dataset, group, first=number)
+        for number, state in enumerate(group[1:], 1)
+    )
 
 
 def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
@@ -508,6 +520,21 @@ def _chained(dataset: LaneDataset, states: list[LoaderState], before: LoaderStat
     if len(states) == 1:
         return states
 
+    chains = _chains(dataset, states)
+    if not chains:
+        raise StateError(
+            f"{len(states)} states after {states[0].micro_batch_index} micro-batches, with "
+            f"{' and '.join(str(state.num_lanes) for state in states)} lanes, are of different continuations of the "
+            "run: none follows from the other. Give the states of one"
+        )
+    if len(chains) > 1:  # other weights can be taken back: which came first, the samples before say
+        chains.sort(key=lambda chain: not _is_run_to(dataset, before, states[chain[0]]))
+    return [states[number] for number in chains[0]]
+
+
+def _chains(dataset: LaneDataset, states: list[LoaderState], first: int | None = None) -> list[list[int]]:
+    """The orders of states at one position in which each follows from the one before; those that begin with `first`."""
+
     @functools.cache
     def follows(one: int, other: int) -> bool:
         return _is_changed_into(dataset, states[one], states[other])
@@ -519,16 +546,7 @@ def _chained(dataset: LaneDataset, states: list[LoaderState], before: LoaderStat
             if number not in chain and (not chain or follows(chain[-1], number)):
                 yield from chains_from([*chain, number])
 
-    chains = [*chains_from([])]
-    if not chains:
-        raise StateError(
-            f"{len(states)} states after {states[0].micro_batch_index} micro-batches, with "
-            f"{' and '.join(str(state.num_lanes) for state in states)} lanes, are of different continuations of the "
-            "run: none follows from the other. Give the states of one"
-        )
-    if len(chains) > 1:  # other weights can be taken back: which came first, the samples before say
-        chains.sort(key=lambda chain: not _is_run_to(dataset, before, states[chain[0]]))
-    return [states[number] for number in chains[0]]
+    return [*chains_from([] if first is None else [first])]
 
 
 def _is_run_to(dataset: LaneDataset, before: LoaderState | None, state: LoaderState) -> bool:

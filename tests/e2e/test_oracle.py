@@ -12,8 +12,8 @@ import pytest
 
 from bridge_data import WorkerConfig
 from bridge_data.configs import DataConfig
-from bridge_data.plugins.ledger.audit_command import compare_with_ledger
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.verify_command import compare_with_ledger
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import read_states
 from recipes.demo.__main__ import MODEL

@@ -36,7 +36,7 @@ def test_a_state_survives_json_and_weights_only_loading(tmp_path: Path) -> None:
 def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
     skips = StepSkips.of([SkippedRange(20, 24)])
     before = dataclasses.replace(
-        state(0, 2), drawn_before=5, epoch_batches=3, extras={"a": 1}, repetition=2, skips=skips
+        state(0, 2), drawn_before=5, epoch_batches=3, extras={"a": 1}, repetition=2, skips=skips, resharded=[4, 1]
     )
     assert all(getattr(before, field.name) for field in dataclasses.fields(before) if field.name != "ended")
     own: LaneState = {"draws": 9, "cursors": {}, "micro_batches": 3}

@@ -12,8 +12,8 @@ import pytest
 
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare import prepare_columns
-from bridge_data.prepare.stored_columns import COLUMNS_PARQUET, StoredColumns
+from bridge_data.plugins.where.column_writing import prepare_columns
+from bridge_data.plugins.where.stored_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from tests.data.tars import prepare_by_ratio, write_tar
 from tests.prepare.killed import in_child, killed_at

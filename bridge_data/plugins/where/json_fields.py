@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.stored_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
+from bridge_data.plugins.where.stored_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 
 _MAX_INTEGER = 1 << 63
 

@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +24,8 @@ from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import open_tar
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import preparing_alone
-from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
-from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.shard_work import ShardWork
-from bridge_data.prepare.stored_columns import (
+from bridge_data.plugins.where.json_fields import JsonField, common_type, parse_content, parse_fields, typed
+from bridge_data.plugins.where.stored_columns import (
     COLUMNS_PARQUET,
     INTEGER,
     LIST,
@@ -36,10 +33,13 @@ from bridge_data.prepare.stored_columns import (
     TEXT,
     StoredColumns,
     StoredShard,
-    arrow_package,
     arrow_type,
     write_stored_columns,
 )
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.sample_columns import arrow_package
+from bridge_data.prepare.shard_work import ShardWork
 from bridge_data.prepare.tar_scan import raise_faults
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, writing
@@ -60,6 +60,17 @@ class ColumnsPreparation:
     num_samples: int
     num_read: int
     num_unchanged: int
+
+
+def json_columns(columns: Sequence[str]) -> Callable[..., ColumnsPreparation]:
+    """`prepare_columns` of these columns.
+
+    Raises:
+        ConfigError: if a name is invalid, or pyarrow is not installed.
+    """
+    parse_fields(columns)
+    arrow_package()
+    return functools.partial(prepare_columns, columns=columns)
 
 
 def prepare_columns(

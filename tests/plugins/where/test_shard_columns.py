@@ -21,8 +21,10 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
+from bridge_data.plugins.where.column_writing import prepare_columns
 from bridge_data.plugins.where.own_columns import OwnColumns
-from bridge_data.prepare import prepare_columns
+from bridge_data.plugins.where.shard_columns import ShardColumns
+from bridge_data.plugins.where.stored_columns import COLUMNS_PARQUET, StoredColumns
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.sample_columns import (
     BYTES,
@@ -30,10 +32,8 @@ from bridge_data.prepare.sample_columns import (
     KEY,
     ROWS_AT_ONCE,
     SHARD,
-    ShardColumns,
     columns_of,
 )
-from bridge_data.prepare.stored_columns import COLUMNS_PARQUET, StoredColumns
 from tests.cli.runner import run_command
 from tests.data.tars import write_shards
 from tests.object_store import Bucket

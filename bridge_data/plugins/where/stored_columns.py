@@ -24,11 +24,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.extensions import needed_package
+from bridge_data.prepare.sample_columns import ColumnPath, arrow_package
 from bridge_data.storage import Location
-
-ColumnPath: TypeAlias = tuple[str, ...]
-"""The names on the path to a column: `jpg.width` is `("jpg", "width")`."""
 
 COLUMNS_PARQUET = "columns.parquet"
 
@@ -43,15 +40,6 @@ ValueTypes: TypeAlias = list[tuple[str, str, int]]
 
 _METADATA = b"bridge_data"
 _NO_CHECKSUM = b"0" * 8
-
-
-def arrow_package(name: str = "pyarrow") -> Any:
-    """The package, or another one, that columns need.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
-    return needed_package(name, "choosing samples by columns")
 
 
 class ParquetColumns:
@@ -93,13 +81,13 @@ class StoredColumns(ParquetColumns):
     """
 
     def __init__(self, root: Location, copy: Path) -> None:
-        command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--columns")
+        command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--store-columns")
         self.fix = f"; run `{command('json.FIELD')}` with the names of all fields"
         super().__init__(root / META_FOLDER / COLUMNS_PARQUET, copy)
         with self.reading(), open(copy, "rb") as file:
             sealed = (self.file.metadata.metadata or {}).get(_METADATA)
             if sealed is None:
-                raise ValueError("`prepare --columns` did not write it")
+                raise ValueError("`prepare --store-columns` did not write it")
             footer = _footer(file)[1].replace(sealed, _NO_CHECKSUM + sealed[8:], 1)
             if zlib.crc32(footer) != int(sealed[:8], 16):
                 raise ValueError("its footer is not as written")
