@@ -31,7 +31,7 @@ from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.view.charts import count_draws
 from bridge_data.tools.cli import main
 from bridge_data.tools.doctor import examine
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
@@ -235,7 +235,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(
     assert told == found
     source, _, index, _ = found[90][0]
     number = made.source_ids.index(source)
-    assert [one.step for one in order.when(source=number, index=index, until=179)] == [
+    assert [one.step for one in order.when(source=number, index=index, steps=range(179 + 1))] == [
         step for step in found for key in found[step] if (key[0], key[2]) == (source, index)
     ]
 

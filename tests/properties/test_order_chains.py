@@ -16,7 +16,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
 
@@ -179,7 +179,7 @@ def test_steps_and_keys_are_told_as_they_were_logged(new_folder: Any, chain: Cha
     assert {slot: [one.key for one in order.micro_batch(slot)] for slot in numbers} == run.keys
     for at in chain.asked[: 2 if last_step >= 0 else 0]:
         sample = order.at(at % (last_step + 1)).samples[0]
-        told = order.when(sample.key, source=sample.source, until=last_step)
+        told = order.when(sample.key, source=sample.source, steps=range(last_step + 1))
         wanted = [
             slot
             for slot in numbers

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bridge_data.configs import DataConfig, named_encoder
 from bridge_data.errors import ConfigError, counted
 from bridge_data.plugins.planned.costs import COSTS_VARIABLE
 from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
@@ -28,7 +29,6 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
-from bridge_data.tools.runs import data_module, named_encoder
 
 _STORE_WORKERS = 16
 """Processes that read from a store, which waits for requests rather than for cores."""
@@ -87,8 +87,8 @@ def measure(
     if task_encoder is not None:
         encoder, chosen = named_encoder(task_encoder), DatasetOptions()
     else:
-        module = data_module(str(config))
-        encoder, chosen = module.task_encoder, module.options.data
+        run = DataConfig.read(str(config))
+        encoder, chosen = run.build_task_encoder(), run.run_options.data
     given = {name: value for name, value in options.items() if value}
     sources = measured_sources(path, parts, chosen, given, encoder)
     workers = max(1, num_workers) if num_workers is not None else _STORE_WORKERS if is_remote(path) else None

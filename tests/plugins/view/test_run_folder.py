@@ -12,7 +12,7 @@ import torch
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.tools.loss_log import LossLog, LossReader
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import SavedRunReader, configured_run, find_run
 from tests.plugins.view.live_run import LiveRun
 from tests.prepared import write_texts
