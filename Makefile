@@ -50,9 +50,9 @@ test: setup
 # annotations, dataclasses and imports of users' modules; tars, paths and recursion; trainers, tokenizers and the command
 # line. Left out is what is arithmetic or our own format, the same on each version: order and oracle, every kind of file
 # in all its variants and damages, object stores, kills, docs.
-MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task tools/cli plugins/view \
+MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task cli plugins/view \
   lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
-  prepare/converters/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
+  plugins/convert/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
   plugins/planned plugins/sharing data/test_prepared.py data/test_records_contract.py data/test_tar_files.py \
   storage/test_atomic.py storage/test_locations.py storage/test_store.py plugins/stores/test_object_store.py) \
   $(filter-out tests/test_forgotten_everywhere.py,$(wildcard tests/test_*.py))
@@ -61,7 +61,7 @@ test-most: setup
 	  -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
-STAGES := $(addprefix tests/,storage data plan order decode task lanes loader datamodule samples prepare energon encoders plugins tools) $(wildcard tests/test_*.py)
+STAGES := $(addprefix tests/,storage data plan order decode task lanes loader datamodule samples prepare energon encoders plugins check cli tools) $(wildcard tests/test_*.py)
 test-fast: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long and not processes"
 

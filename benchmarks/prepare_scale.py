@@ -26,7 +26,7 @@ from bridge_data.prepare.part_encoding import tar_header
 
 SETTINGS = ["--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"]
 SAMPLES = ["--sample-type", "TextSample", "--field-map", '{"text": "txt"}']
-OURS = [sys.executable, "-m", "bridge_data.tools.cli", "prepare"]
+OURS = [sys.executable, "-m", "bridge_data.cli", "prepare"]
 KILLS = 20
 ROUNDS = 5
 

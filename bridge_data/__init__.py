@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from bridge_data.loader.checkpoint import save_states as save_states
     from bridge_data.order.state import merge_states as merge_states
     from bridge_data.plan import InMemoryDataset as InMemoryDataset
+    from bridge_data.plugins.caches.cache_pool import FileCacheLazy as FileCacheLazy
+    from bridge_data.plugins.caches.cache_pool import FileStoreCachePool as FileStoreCachePool
     from bridge_data.plugins.metrics.lightning_callback import MetricsCallback as MetricsCallback
     from bridge_data.plugins.metrics.metric_sinks import JsonlSink as JsonlSink
     from bridge_data.plugins.metrics.metric_sinks import LogSink as LogSink
@@ -135,9 +137,7 @@ if TYPE_CHECKING:
     from bridge_data.task.stores import CachePool as CachePool
     from bridge_data.task.stores import DecodeFileStore as DecodeFileStore
     from bridge_data.task.stores import DirectLazy as DirectLazy
-    from bridge_data.task.stores import FileCacheLazy as FileCacheLazy
     from bridge_data.task.stores import FileStore as FileStore
-    from bridge_data.task.stores import FileStoreCachePool as FileStoreCachePool
     from bridge_data.task.stores import FileStoreDecoder as FileStoreDecoder
     from bridge_data.task.stores import JsonlFileStore as JsonlFileStore
     from bridge_data.task.stores import Lazy as Lazy

@@ -13,9 +13,9 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
 | `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
-| `commands` | a command of `bridge-data` | `tools.cli` | a click command |
+| `commands` | a command of `bridge-data` | `cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
-| `converters` | a kind of tables | `prepare.converters.source_kinds` | a function that opens them |
+| `converters` | a format of `convert` | `prepare.record_source` | a function that opens its sources |
 | `features` | what a setting needs | whoever reads the setting | as the `Feature` says |
 
 `bridge_data.plugins.TABLE` says, for each kind and name, in which module the object is; the module is imported when it

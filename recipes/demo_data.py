@@ -190,7 +190,7 @@ def _bridge_data(*arguments: str) -> None:
     Raises:
         DatasetError: with what it printed, if it fails.
     """
-    command = [sys.executable, "-m", "bridge_data.tools.cli", *arguments]
+    command = [sys.executable, "-m", "bridge_data.cli", *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise DatasetError(f"`bridge-data {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}")

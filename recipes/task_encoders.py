@@ -35,7 +35,7 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
         ConfigError: if there is none, an argument is missing or unknown, or something else is made.
     """
     from bridge_data.task import TaskEncoder
-    from bridge_data.tools.runs import find_named
+    from bridge_data.configs import find_named
 
     _, make = find_named(name)
     if not callable(make):
@@ -266,7 +266,7 @@ def pairs(
     empty_text: Literal["skip", "error"] = "skip",
 ) -> "TaskEncoder":
     """Images and texts of CLIP and SigLIP; `max_length` is the tokens of a text (None: what the tokenizer says)."""
-    from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder
+    from bridge_data.plugins.encoders import ContrastiveConfig, ContrastiveTaskEncoder
 
     config = ContrastiveConfig(max_length=max_length, overlong=overlong, empty_text=empty_text)
     return ContrastiveTaskEncoder(tokenizer, image_processor, config)
@@ -284,7 +284,7 @@ def speech(
 ) -> "TaskEncoder":
     """Recordings and their words; `language` and `task` are what Whisper's tokenizer writes before the words. A decoder
     starts with the tokenizer's first token, which is left out of targets."""
-    from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder
+    from bridge_data.plugins.encoders import SpeechConfig, SpeechTaskEncoder
 
     if language is not None or task is not None:
         if not hasattr(tokenizer, "set_prefix_tokens"):

@@ -31,20 +31,20 @@ from bridge_data import (
     prepare_metadataset,
     stateless,
 )
+from bridge_data.cli.catalog import DataCatalog
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.forget.tombstone_writing import forget_samples, renew_tombstones
 from bridge_data.plugins.mount.mount import View, ViewOperations
-from bridge_data.plugins.view.catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
+from tests.cli.runner import run_command
 from tests.data.tars import prepare_by_ratio, write_tar
 from tests.object_store import Bucket
 from tests.prepared import TEXT, train_dataset, val_dataset, write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
-from tests.tools.cli.runner import run_command
 
 SIZE = 60
 GONE = {3, 17, 30, 59}

@@ -32,9 +32,9 @@ from bridge_data import (
     load_states,
     save_states,
 )
+from bridge_data.cli import main as commands
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
-from bridge_data.tools.cli import main as commands
 from tests.properties.jobs import Encoder, GroupingEncoder
 
 MODULE = "tests.test_golden_states"

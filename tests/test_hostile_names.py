@@ -9,7 +9,7 @@ import pytest
 
 from bridge_data.plan import load_plan
 from bridge_data.plugins.mount.mount import View
-from tests.tools.cli.runner import run_command
+from tests.cli.runner import run_command
 
 NAMES = ("../../up.txt", "{outside}/absolute.txt", "a/../../../around.txt", "$HOME/variable.txt", "plain.txt")
 

@@ -54,11 +54,11 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
     """By name: a word that the message must have, and what somebody does who needs a plug-in."""
     import bridge_data
     from bridge_data import DefaultTaskEncoder, energon, get_loader, get_savable_loader, load_dataset
+    from bridge_data.cli import main
     from bridge_data.datamodule.parallel import with_context_groups
     from bridge_data.errors import ConfigError
     from bridge_data.extensions import Seam
     from bridge_data.storage import read_all
-    from bridge_data.tools.cli import main
     from tests.datamodule.parts import make_module
 
     data = folder / "data"
@@ -109,7 +109,6 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
         "a state": ("ledger", state_with_ledger),
         "prepare()": ("join_indexes", lambda: load_dataset(folder / "meta.yaml").prepare()),
         "prepare a metadataset": ("join_indexes", lambda: command("prepare", folder / "meta.yaml")),
-        "convert": (".parquet", lambda: command("convert", folder / "a.parquet", folder / "converted")),
         "a folder of tables": (".parquet", lambda: opened(folder / "tables")),
     }
     found |= {name: (Path(name).suffix, lambda name=name: opened(folder / name)) for name in TABLES}

@@ -19,18 +19,18 @@ from bridge_data import (
     save_rank_state,
     save_states,
 )
+from bridge_data.cli import main
+from bridge_data.cli.terminal import LOCATION, ON_DISK, OUTPUT, OUTPUT_ON_DISK
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import load_states
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import copies
-from bridge_data.tools.cli import main
-from bridge_data.tools.cli.terminal import LOCATION, ON_DISK, OUTPUT, OUTPUT_ON_DISK
 from recipes.recipe import load_recipe
 from recipes.trainer.config import TrainingConfig
+from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_texts
-from tests.tools.cli.runner import run_command
 
 Given = str | os.PathLike[str]
 

@@ -171,7 +171,7 @@ def read_lines(folder: Path) -> None:
     """A JSONL file is prepared by the command and read by a cooker."""
     file = folder / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": f"hello {number}"}) + "\n" for number in range(300)))
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "prepare", str(file), "--non-interactive"]
+    command = [sys.executable, "-m", "bridge_data.cli", "prepare", str(file), "--non-interactive"]
     subprocess.run(command, check=True, capture_output=True)
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     dataset = get_val_dataset(file, split_part="train", worker_config=config, batch_size=8, task_encoder=Lines())

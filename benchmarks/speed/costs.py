@@ -121,7 +121,7 @@ def prepare(extent: Extent) -> Runs:
     """`prepare` of shards without an index, with two workers each."""
     folder = data.make("text", extent.folder, extent.scale)
     options = ["--non-interactive", "--split-ratio", "1,0,0", "--num-workers", str(WORKERS), *data.KINDS["text"]]
-    commands = {OURS: [sys.executable, "-m", "bridge_data.tools.cli"]}
+    commands = {OURS: [sys.executable, "-m", "bridge_data.cli"]}
     energon = python_of(ENERGON).parent / "energon"
     if ENERGON in extent.peers and energon.exists():
         commands[ENERGON] = [str(energon)]

@@ -301,7 +301,7 @@ def prepare(tars: Path, options: list[str], num_workers: int = 2) -> None:
     """`bridge-data prepare` as a user would call it."""
     command = ["prepare", str(tars), "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", str(num_workers)]
     done = subprocess.run(
-        [sys.executable, "-m", "bridge_data.tools.cli", *command, *options], capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "bridge_data.cli", *command, *options], capture_output=True, text=True, timeout=600
     )
     if done.returncode:
         raise RuntimeError(f"{tars} could not be prepared: {done.stderr[-2000:]}")

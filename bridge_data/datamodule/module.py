@@ -17,8 +17,8 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
-from bridge_data.datamodule.training_order import training_order
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, RankLoader, ValidationDataloader, rank_loader
+from bridge_data.datamodule.training_order import training_order
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer

@@ -81,3 +81,24 @@ def kind_of_name(name: str) -> MediaKind | None:
     """The kind of a file by the extension of its name."""
     extension = name.lower().rpartition("/")[2].rpartition(".")[2]
     return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None
+
+
+def ending_of(data: bytes, name: str = "") -> str | None:
+    """The ending of a medium by its content, else by its name; None if it is no medium."""
+    found = known_by_content(data)
+    if found is not None:
+        return found[0]
+    return name.lower().rpartition(".")[2] if kind_of_name(name) else None
+
+
+def kind_of_ending(ending: str) -> str:
+    """`image`, or `clip` for video and sound."""
+    return "image" if ending in IMAGE_EXTENSIONS or ending in IMAGE_ENDINGS else "clip"
+
+
+def names_media(text: str) -> bool:
+    """Whether a text is the name of an image or a clip, or holds one as a `data:` URL."""
+    if text.startswith(("data:image/", "data:video/", "data:audio/")):
+        return True
+    has_ending = "." in text.rpartition("/")[2]  # else it is an ending itself, as in a column of formats
+    return len(text) < 4096 and has_ending and "\n" not in text and kind_of_name(text) is not None

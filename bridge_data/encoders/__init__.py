@@ -1,4 +1,4 @@
-"""Task encoders for conversations, captions, speech and text: the default one for images and text, and those of model
+"""Task encoders for conversations, captions and text: the default one for images and text, and those of model
 families, whose batches equal those of transformers' processors.
 
     conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
@@ -10,7 +10,7 @@ families, whose batches equal those of transformers' processors.
     families        what each family makes of an image or a video: sizes, tiles, tokens
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
-    text, contrastive, speech   encoders of their own, without conversations
+    text            an encoder of its own, without conversations (those of pairs and of speech are a plug-in)
     pretrained      opens tokenizers and processors
 
 A new family is a `VisionFamily` in `families`, named here and in `visuals._MADE_FOR`.
@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.encoders.contrastive import ContrastiveBatch as ContrastiveBatch
-    from bridge_data.encoders.contrastive import ContrastiveConfig as ContrastiveConfig
-    from bridge_data.encoders.contrastive import ContrastiveTaskEncoder as ContrastiveTaskEncoder
     from bridge_data.encoders.conversations import Conversation as Conversation
     from bridge_data.encoders.conversations import ConversationSample as ConversationSample
     from bridge_data.encoders.conversations import VideoConversationSample as VideoConversationSample
@@ -54,11 +51,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.sequences import FamilySample as FamilySample
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch
     from bridge_data.encoders.sequences import TokenizedSample as TokenizedSample
-    from bridge_data.encoders.speech import SpeechBatch as SpeechBatch
-    from bridge_data.encoders.speech import SpeechConfig as SpeechConfig
-    from bridge_data.encoders.speech import SpeechTaskEncoder as SpeechTaskEncoder
-    from bridge_data.encoders.speech import TranscriptionSample as TranscriptionSample
-    from bridge_data.encoders.speech import cook_transcription as cook_transcription
     from bridge_data.encoders.text import PretrainingTaskEncoder as PretrainingTaskEncoder
     from bridge_data.encoders.visual_settings import Visual as Visual
     from bridge_data.encoders.visual_settings import VisualSettings as VisualSettings

@@ -52,7 +52,6 @@ from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
-from bridge_data.task.crude_examples import TURN_KEYS, turns_of
 from bridge_data.task.stores import FileStore
 
 # Samples
@@ -97,6 +96,15 @@ class VideoConversationSample(Sample):
 
 IMAGE, VIDEO = "<image>", "<video>"
 
+_TURNS = ("messages", "conversations", "conversation")
+"""Where the turns of a conversation are."""
+
+_PAIRS = (("instruction", "output"), ("prompt", "completion"))
+"""Or a question and its answer."""
+
+_TURN_KEYS = (("role", "content"), ("from", "value"))
+"""Where a turn says who speaks, and what."""
+
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -111,6 +119,37 @@ Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
   def cook(sample):
       turns = [{"role": "user", "content": sample["json"][...]}, {"role": "assistant", "content": sample["json"][...]}]
       return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
+
+
+def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...]]:
+    """The turns of a conversation in JSON, as people store them, and the fields that hold them; (None, ()) if it holds
+    none.
+
+    Raises:
+        SampleError: for a form that cannot be read without loss.
+    """
+    for name in _TURNS:
+        if content.get(name):
+            return content[name], (name,)
+    asked, answer, more = (content.get(name) for name in (*_PAIRS[0], "input"))
+    if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
+        if content.get("history"):
+            raise SampleError(
+                f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
+                "remove it from the data"
+            )
+        turns = [
+            {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
+            {"role": "assistant", "content": answer},
+        ]
+        return turns, (*_PAIRS[0], "input")
+    asked, answer = (content.get(name) for name in _PAIRS[1])
+    if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
+        return None, ()
+    before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
+    return [*before, *after], _PAIRS[1]
 
 
 @stateless
@@ -141,7 +180,7 @@ def cook_conversation(
     content, beside = sample.get("json"), media.other_parts()
     if "json" not in sample:
         content, beside = beside, {}
-    turns, used = turns_of(content, media.key) if isinstance(content, dict) else (content, ())
+    turns, used = _turns_of(content, media.key) if isinstance(content, dict) else (content, ())
     if not isinstance(turns, list) or not turns:
         raise SampleError(
             f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages', "
@@ -204,7 +243,7 @@ def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_an
 
 
 def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
-    for role, content in TURN_KEYS:
+    for role, content in _TURN_KEYS:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)

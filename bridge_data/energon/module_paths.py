@@ -83,8 +83,7 @@ PATHS = {
     "cache.file_store": "DecodeFileStore SystemFileStore WebdatasetFileStore JsonlFileStore",
     "cache.no_cache": "DirectLazy NoCachePool",
     "cli.main": (
-        "main=bridge_data.tools.cli:main "
-        "prepare_media_command=bridge_data.tools.cli.prepare_metadata_command:prepare_media"
+        "main=bridge_data.cli:main prepare_media_command=bridge_data.cli.prepare_metadata_command:prepare_media"
     ),
     "dataset_config": "get_dataset_from_config",
     "edataclass": "edataclass",
@@ -163,16 +162,16 @@ PATHS = {
     "task_encoder.cooking": "cooker Cooker basic_sample_keys",
     "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
     "tools.checkpoint": (
-        "command=bridge_data.tools.cli.checkpoint_command:checkpoint "
-        "command_redist=bridge_data.tools.cli.checkpoint_command:redist "
-        "command_info=bridge_data.tools.cli.checkpoint_command:info"
+        "command=bridge_data.cli.checkpoint_command:checkpoint "
+        "command_redist=bridge_data.cli.checkpoint_command:redist "
+        "command_info=bridge_data.cli.checkpoint_command:info"
     ),
-    "tools.info": "command=bridge_data.tools.cli.info_command:info",
-    "tools.lint": "command=bridge_data.tools.cli.lint_command:lint",
+    "tools.info": "command=bridge_data.cli.info_command:info",
+    "tools.lint": "command=bridge_data.cli.lint_command:lint",
     "tools.mount": "command=bridge_data.plugins.mount.mount_command:mount",
-    "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
-    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_metadata_command:prepare_media",
-    "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
+    "tools.prepare": "command=bridge_data.cli.prepare_command:prepare",
+    "tools.prepare_media": "command=bridge_data.cli.prepare_metadata_command:prepare_media",
+    "tools.preview": "command=bridge_data.cli.preview_command:preview",
     "worker": "WorkerConfig",
     "wrappers": (
         "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset SkipSample concat_pad generic_concat "

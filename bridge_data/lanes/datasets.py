@@ -26,7 +26,16 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.plan.opening import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.run_options import DatasetOptions, TrainingOptions
-from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
+from bridge_data.samples import CrudeSample
+from bridge_data.task import (
+    Cooker,
+    DefaultTaskEncoder,
+    TaskEncoder,
+    check_hook_names,
+    fields_in_words,
+    first_parts,
+    with_decoding,
+)
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
@@ -218,10 +227,19 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"sample_type={wanted!r}: expected a class")
     for source in plan.sources:
         if wanted is not None and not issubclass(source.sample_class, wanted):
-            from bridge_data.task import class_mismatch  # here: for messages only
-
-            raise class_mismatch(source, wanted)
+            raise _class_mismatch(source, wanted)
     return plan
+
+
+def _class_mismatch(source: Source, wanted: type[Any]) -> ConfigError:
+    """The error where samples of `source` are not of the class that was asked for."""
+    said = f"{source.path}: has {source.sample_class.__name__}, not sample_type={wanted.__name__}"
+    if not (issubclass(source.sample_class, CrudeSample) and source.format == "tables"):
+        return ConfigError(said)
+    return ConfigError(
+        f"{said}, as there is no field_map, without which rows stay crude: give one beside sample_type, which says "
+        f"which column gives each field. The fields of a row: {fields_in_words(first_parts(source))}"
+    )
 
 
 def _tell_repeated(plan: Plan, worker_config: WorkerConfig) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from bridge_data.errors import StateError
 from bridge_data.extensions import Seam
@@ -48,6 +48,16 @@ class LaneExtra:
 
     def save(self) -> Any:
         """Plain JSON for the lane's state; None for nothing."""
+
+
+class ShownExtra(NamedTuple):
+    """An extra in a report on a state."""
+
+    heading: str
+    """One word."""
+    facts: Any
+    """Plain JSON; None if the run does without it."""
+    lines: Sequence[str]
 
 
 class StateExtra:
@@ -89,12 +99,23 @@ class StateExtra:
     def agreed(self) -> Any:
         """Plain JSON that must be equal on all ranks of a run."""
 
+    @classmethod
+    def shown(cls, state: LoaderState) -> ShownExtra | None:
+        """What it is called in reports on a state, and what of it is in this one; None if there is nothing to say."""
+        return None
+
     def gathered(self, state: LoaderState) -> None:
         """Called with the state of the whole job where one is gathered to be saved."""
 
 
 EXTRAS = Seam[type[StateExtra]]("extras")
 """By the name of the feature."""
+
+
+def shown_extras(state: LoaderState) -> list[ShownExtra]:
+    """What the features that are installed say of a state."""
+    found = (EXTRAS.get(name, "the state").shown(state) for name in (*EXTRAS.names, *EXTRAS.names_of_others))
+    return [one for one in found if one is not None]
 
 
 def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:

@@ -419,8 +419,8 @@ class Row:
         sums = np.zeros((len(kinds), num_slots + 1), dtype=np.int64)
         for kind, length in enumerate(kinds.tolist()):
             number = -(-length // self.geometry.block_size) if num_slots > 1 else 1
-            blocks, before = np.divmod(slots * number, num_slots)
-            sizes = np.where(before < number, (blocks + 1) * length // number - blocks * length // number, 0)
+            blocks, rest = np.divmod(slots * number, num_slots)
+            sizes = np.where(rest < number, (blocks + 1) * length // number - blocks * length // number, 0)
             np.cumsum(sizes, out=sums[kind, 1:])
         all_times = share.num_chunks * num_slots
         starts = np.arange(share.num_chunks, dtype=np.int64) * num_slots

@@ -8,6 +8,7 @@ none: with this folder deleted, it works on. What it needs of a feature is the p
     StateExtra     what a feature does in lanes, and keeps in states                order/extras.py
     Maker          from references to samples: a `MakerWrapper` goes around it      lanes/maker.py
     PackSource     which samples share a pack                                       lanes/pack_source.py
+    RecordSource   records of another form, of which samples are made               prepare/record_source.py
     LanePool       the processes that run the lanes of a rank                       loader/lane_pool.py
 
 A plug-in is found by the kind and the name of what it offers: a scheme, the ending of a file, the name of a command or
@@ -25,6 +26,7 @@ from collections.abc import Mapping
 TABLE: Mapping[str, Mapping[str, str]] = {
     "commands": {
         "audit": "bridge_data.plugins.ledger.audit_command:audit",
+        "convert": "bridge_data.plugins.convert.convert_command:convert",
         "duplicates": "bridge_data.plugins.duplicates.duplicates_command:duplicates",
         "forget": "bridge_data.plugins.forget.forget_command:forget",
         "measure": "bridge_data.plugins.planned.measure_command:measure",
@@ -32,8 +34,20 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "view": "bridge_data.plugins.view.view_command:view",
     },
     "converters": {
-        "table files": "bridge_data.plugins.tables.table_rows:open_files",
-        "tables": "bridge_data.plugins.tables.table_rows:open_rows",
+        "folder": "bridge_data.plugins.convert.sample_files:open_folder",
+        "classes": "bridge_data.plugins.convert.sample_files:open_classes",
+        "webdataset": "bridge_data.plugins.convert.sample_files:open_tars",
+        "jsonl": "bridge_data.plugins.convert.text_tables:open_lines",
+        "json": "bridge_data.plugins.convert.text_tables:open_list",
+        "csv": "bridge_data.plugins.convert.text_tables:open_csv",
+        "coco": "bridge_data.plugins.convert.text_tables:open_coco",
+        "parquet": "bridge_data.plugins.tables.table_rows:open_parquet",
+        "arrow": "bridge_data.plugins.tables.table_rows:open_arrow",
+        "datasets": "bridge_data.plugins.tables.table_rows:open_datasets",
+        "mds": "bridge_data.plugins.tables.table_rows:open_mds",
+        "litdata": "bridge_data.plugins.tables.table_rows:open_litdata",
+        "lance": "bridge_data.plugins.tables.table_rows:open_lance",
+        "tables": "bridge_data.plugins.tables.table_rows:open_several",
     },
     "extras": {
         "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
@@ -46,7 +60,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
-        "memo": "bridge_data.plugins.memo.memo:memoized",
+        "memo": "bridge_data.plugins.caches.memo:memoized",
+        "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",

@@ -6,7 +6,7 @@ columns.
     scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
     executors           who does the work: this process, forked ones, or a Ray cluster
     shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
-    converters          other forms of data become shards
+    record_source       records of other forms of data, which plug-ins read; `column_guess`, the class that fits them
     jsonl_lines         JSON lines
     media               metadata of images and clips; `media_rule` says which files are media
     sample_columns      what is known of samples without reading them: `where:` chooses by it

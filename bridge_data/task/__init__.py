@@ -1,17 +1,16 @@
 """Task encoders, the user's part of the pipeline: their hooks, and how a hook is called.
 
-    task_encoder    `TaskEncoder`: the hooks, in the order in which they are called; `@stateless`; mapping to own types
-    hooks           one call of a hook: seeded generators, counted skips, a bounded number of failures
-    hook_names      finds misspelt names of hooks
-    generators      the random generators that a hook may use
-    cooking         cookers, which make typed samples of crude ones
-    crude_examples  what a crude sample holds, and what to write so that it becomes a typed one; for messages
-    samples_key     keys of what an encoder makes of samples, for the memo and the cost index
-    packers         which sequences share a pack
-    grouping        which samples may be in one batch
-    augment         a task encoder around another one
-    observer        an object that is called around each stage, for profilers
-    stores          auxiliary files of samples: `file_store`, `dataset_store`, and `cache_pool`, which caches them
+    task_encoder  `TaskEncoder`: the hooks, in the order in which they are called; `@stateless`; mapping to own types
+    hooks         one call of a hook: seeded generators, counted skips, a bounded number of failures
+    hook_names    finds misspelt names of hooks
+    generators    the random generators that a hook may use
+    cooking       cookers, which make typed samples of crude ones
+    samples_key   keys of what an encoder makes of samples, for the memo and the cost index
+    packers       which sequences share a pack
+    grouping      which samples may be in one batch
+    augment       a task encoder around another one
+    observer      an object that is called around each stage, for profilers
+    stores        auxiliary files of samples: `file_store`, `dataset_store`
 
 Names are imported on first use: `import bridge_data` needs none of these modules.
 """
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from bridge_data.task.cooking import SourceCook as SourceCook
     from bridge_data.task.cooking import basic_sample_keys as basic_sample_keys
     from bridge_data.task.cooking import cooker as cooker
-    from bridge_data.task.crude_examples import class_mismatch as class_mismatch
-    from bridge_data.task.crude_examples import fields_in_words as fields_in_words
+    from bridge_data.task.cooking import fields_in_words as fields_in_words
+    from bridge_data.task.cooking import first_parts as first_parts
     from bridge_data.task.grouping import group_by as group_by
     from bridge_data.task.grouping import homogeneous_concat_mix as homogeneous_concat_mix
     from bridge_data.task.grouping import shape_of as shape_of

@@ -6,9 +6,11 @@ the loader's cache pool. Wrong cookers and auxiliary data of a source that is kn
 before the first sample is read.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
@@ -119,6 +121,29 @@ class Cooker(Generic[T_sample]):
 _ABSENT = object()
 
 
+def first_parts(source: Source) -> dict[str, Any]:
+    """The parts of the first sample, with JSON decoded; none if there is no sample."""
+    if not source.num_samples:
+        return {}
+    parts: dict[str, Any] = dict(source.records.reader().read(0).parts)
+    for name in parts:
+        if name.rpartition(".")[2] == "json":
+            with contextlib.suppress(TypeError, ValueError):  # of samples in memory, it is decoded
+                parts[name] = json.loads(parts[name])
+    return parts
+
+
+def fields_in_words(sample: Mapping[str, Any]) -> str:
+    """The parts of a crude sample, and what is in the JSON objects among them, for messages."""
+    parts = []
+    for name, value in sample.items():
+        if not name.startswith("__"):
+            is_object = isinstance(value, Mapping)
+            inside = [f"{field}: {type(entry).__name__}" for field, entry in value.items()] if is_object else []
+            parts.append(f"{name} {{{', '.join(inside)}}}" if is_object else f"{name} ({type(value).__name__})")
+    return ", ".join(parts)[:500] or "none"
+
+
 def choose_cooker(
     cookers: Sequence[Cooker[Any]],
     subflavors: Mapping[str, Any],
@@ -130,20 +155,17 @@ def choose_cooker(
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
     A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `first`
-    returns the parts of one. Samples of a table need none where a field map is given, so one is named.
+    returns the parts of one. Samples of a table need none where a field map is given.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
-        from bridge_data.task.crude_examples import example_of_cookers, fields_in_words, table_fields
-
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
-        sample = first()
-        fix = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table else "Add"
+        columns = ", or give sample_type, and field_map, which says which column gives each field" if is_table else ""
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            f"{fix} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
-            f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: "
-            f"{example_of_cookers(sample)}"
+            f"Add a Cooker to the task encoder's `cookers` (of chats, `cook_conversation` of bridge_data.encoders), or "
+            f"set the subflavors that one of them wants{columns}.\n"
+            f"The fields of a sample: {fields_in_words(first())}"
         )
     found, *others = matching
     for other in others:
@@ -241,7 +263,7 @@ class SourceCook:
             self._cookers,
             source.subflavors,
             what,
-            self._first_parts,
+            functools.partial(first_parts, source),
             is_table=source.format == "tables",
         )
         if cooker.need_primary:
@@ -264,11 +286,6 @@ class SourceCook:
 
         self._refuse(PRIMARY, stores)
         return {PRIMARY: open_primary(self._source, self._decoder)}
-
-    def _first_parts(self) -> dict[str, Any]:
-        from bridge_data.task.crude_examples import first_parts  # here: for messages only
-
-        return first_parts(self._source)
 
     def _refuse(self, name: str, stores: Mapping[str, FileStore[Any]]) -> None:
         if name in stores:

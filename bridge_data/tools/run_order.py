@@ -45,7 +45,6 @@ from bridge_data.plugins.forget.forgotten_lists import changes_between, lists_at
 from bridge_data.plugins.planned.planned_sources import costs_of_sources, planned_of
 from bridge_data.tools.runs import OrderTaskEncoder
 
-
 UnitRefs: TypeAlias = list[SampleRef]
 """The samples of a pack, or one sample."""
 
@@ -72,7 +71,7 @@ class _CursorLane:
             self._cursor.seek(own)
 
     def units(self, first: int, count: int) -> list[list[UnitRefs]]:
-        """The samples of `count` micro-batches after the `first` ones since the state; none after the end of the data."""
+        """The samples of `count` micro-batches after the `first` ones since the state; none after the end of data."""
         if first < self._next:
             self._open()
         refs: list[SampleRef] = []

@@ -189,6 +189,24 @@ class TrainingRun:
         return self.options.worker.changed(world_size=self.num_ranks)
 
     @property
+    def packs(self) -> bool:
+        """Whether samples are packed, so that only the task encoder knows which are together."""
+        return self.options.data.packing_buffer_size is not None
+
+    @property
+    def names_encoder(self) -> bool:
+        """Whether a task encoder is named, or what the default one is made of."""
+        return self.data.task_encoder is not None or self.data.tokenizer is not None
+
+    def task_encoder(self) -> TaskEncoder[Any, Any, Any, Any]:
+        """The task encoder of the run, made now; the plainest if none is named.
+
+        Raises:
+            ConfigError: if it cannot be made.
+        """
+        return self.data.build_task_encoder() if self.names_encoder else DefaultTaskEncoder()
+
+    @property
     def num_workers(self) -> int:
         """Workers of a rank."""
         return self.options.worker.num_workers
@@ -391,6 +409,28 @@ class SavedRun:
     def num_lanes(self) -> int | None:
         """The lanes of the job in the newest state; None without one."""
         return self.states[-1].state.num_lanes if self.states else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ShownRun:
+    """A run as it is looked at: `dataset` is what one rank without workers reads, in the order of the whole job;
+    `summary` is a sentence about it."""
+
+    path: str
+    dataset: LaneDataset
+    schedule: BatchSchedule
+    summary: str
+
+    @classmethod
+    def of(cls, run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any], saved: SavedRun) -> Self:
+        """`run` with this task encoder, and the lanes of what it has `saved`."""
+        lanes = saved.num_lanes if run.num_lanes is None else run.num_lanes
+        if lanes is not None and lanes % run.num_ranks == 0:
+            run = dataclasses.replace(run, data=run.data.with_options(num_lanes=lanes))
+        dataset = run.one_rank(run.dataset(task_encoder))
+        encoder = type(task_encoder).__name__
+        summary = f"As the {encoder} makes them, for {counted(dataset.worker_config.num_lanes, 'lane')} of the job."
+        return cls(path=str(run.data.path), dataset=dataset, schedule=run.schedule, summary=summary)
 
 
 _Stamp: TypeAlias = tuple[tuple[str | int, ...], ...]

@@ -1,6 +1,7 @@
 """Modules of Bridge with one line changed: the import of its DataModule becomes ours."""
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,6 +14,7 @@ from megatron.bridge.diffusion.data.common import diffusion_energon_datamodule a
 
 from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule, WorkerConfig
 from tests.datamodule.parts import NUM_TRAIN, draw, write_numbers
+from tests.docs.pages import ROOT
 
 THEIRS = "from megatron.bridge.data.energon.base_energon_datamodule import"
 
@@ -79,3 +81,11 @@ def test_bridge_s_data_module_of_diffusion_derives_from_ours(
     trained, validated = draw(train, 4), draw(validation, 4)
     assert max(map(max, trained)) < NUM_TRAIN
     assert (min(map(min, validated)) >= NUM_TRAIN) == (not use_train_split_for_val)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/migration.md"])
+def test_the_imports_that_pages_change_are_bridge_s(page: str) -> None:
+    lines = re.findall(r"^-(from megatron\.bridge.* import .*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert lines
+    for line in lines:
+        exec(line, {})

@@ -13,8 +13,8 @@ import torch
 from click.testing import CliRunner
 
 from bridge_data import EnergonDatasetBuilder
+from bridge_data.cli import main as bridge_data_command
 from bridge_data.datamodule.bridge import DatasetBuildContext
-from bridge_data.tools.cli import main as bridge_data_command
 from recipes.tiny_data import write_tiny_data
 from recipes.tiny_parts import tiny_tokenizer
 

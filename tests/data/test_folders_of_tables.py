@@ -23,7 +23,7 @@ from bridge_data.storage import location
 from tests.data.chunks import write_chunks, write_rows
 from tests.object_store import Bucket
 from tests.plan.joins import joined, own
-from tests.prepare.converters.originals import write_mds
+from tests.plugins.convert.originals import write_mds
 from tests.tables import opened, read
 
 

@@ -41,8 +41,8 @@ from tests.data.chunks import write_chunks, write_rows
 from tests.data.joins import dataset, join, narrowed, rows
 from tests.data.reads import record_reads
 from tests.data.tars import write_tar
+from tests.plugins.convert.originals import write_mds
 from tests.plugins.where.test_choosing import Clause
-from tests.prepare.converters.originals import write_mds
 from tests.tables import save_to_disk, table_of, write_parquet
 
 KEYS = ["a/1", "2", "3", "4.5", "ä:6", "7", "8", "9", "10", "11", "12"]

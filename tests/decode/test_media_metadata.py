@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.decode.media_kinds import known_by_content
+from bridge_data.decode.media_kinds import ending_of, kind_of_ending, known_by_content
 from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaIndex, encode_metadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare.converters.media_files import check_part, ending_of, kind_of_ending
+from bridge_data.plugins.convert.media_files import check_part
 
 
 def write_table(root: Path, rows: list[tuple[str, str, str]]) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from bridge_data import SavableDataLoader
-from bridge_data.tools.cli import main
+from bridge_data.cli import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,13 +4,19 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
+import lightning.pytorch as pl
 import pytest
+import torch
+from transformers import CLIPImageProcessor
 
-from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
-from tests.prepare.converters.originals import captioned_mds
-from tests.tables import IMAGE, save_to_disk, table_of
+from bridge_data import EnergonDatasetConfig
+from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls
+from tests.encoders.multimodal_parts import make_tokenizer
+from tests.plugins.convert.originals import captioned_mds, picture
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
@@ -74,16 +80,46 @@ def test_page_runs(
         PageRun(page).check()
 
 
+class Model(pl.LightningModule):
+    """As small as a model may be that learns tokens: what the README's `Trainer` fits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(512, 4)
+        self.head = torch.nn.Linear(4, 512)
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        logits = self.head(self.embedding(batch.tokens))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten())
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        self.log("val_loss", self.training_step(batch, number), batch_size=len(batch.tokens))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
 @pytest.mark.long
 @pytest.mark.processes
-def test_readme_runs(quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes the data set of the quickstart, by the same commands: they need not run twice."""
-    shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
-    image = [{"bytes": file.read_bytes(), "path": None} for file in sorted(tmp_path.glob("raw/*.png"))]
-    columns = {"image": image, "text": list(map(str, range(len(image))))}
-    save_to_disk(tmp_path / "captions", table_of(columns, {"image": IMAGE}))
+def test_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a folder of the name that the model has on the hub, and what a run has beside its data."""
     monkeypatch.chdir(tmp_path)
-    PageRun(ROOT / "README.md", done=list(read_blocks(QUICKSTART.read_text()))).check()
+    (tmp_path / "raw").mkdir()
+    for number in range(60):
+        (tmp_path / "raw" / f"{number}.jpg").write_bytes(picture(number))
+        (tmp_path / "raw" / f"{number}.txt").write_text(f"number {number}")
+    model = tmp_path / "llava-hf" / "llava-1.5-7b-hf"
+    make_tokenizer().save_pretrained(model)
+    processor = CLIPImageProcessor(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+    processor.save_pretrained(model)
+    run = PageRun(ROOT / "README.md")
+    run.scope |= {"config": SimpleNamespace(), "processor": processor, "Model": Model}
+    run.check()
+    assert isinstance(run.scope["config"].dataset, EnergonDatasetConfig)
+    tokens, pixels = run.scope["batch"].tokens, run.scope["batch"].images
+    assert len(tokens) == 2 and tokens.dtype == torch.int64
+    assert (pixels.dtype, tuple(pixels.shape)) == (torch.float32, (2, 3, 336, 336))
+    assert run.scope["trainer"].global_step == 4
 
 
 def test_every_page_is_linked_from_the_index() -> None:

@@ -5,15 +5,7 @@ import torch
 from PIL import Image
 
 from bridge_data import CaptioningSample, TextSample, VQASample
-from bridge_data.encoders import (
-    PLAIN_CHAT_TEMPLATE,
-    ContrastiveTaskEncoder,
-    ConversationTemplateConfig,
-    PretrainingTaskEncoder,
-    SpeechTaskEncoder,
-    TranscriptionSample,
-    text_encoder,
-)
+from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.chat import (
     MarkedTokens,
     chat_template_of,
@@ -25,6 +17,7 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder, TranscriptionSample
 from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 from tests.encoders.multimodal_parts import (
     END,

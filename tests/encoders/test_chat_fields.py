@@ -31,7 +31,7 @@ from bridge_data.samples import CrudeSample
 from tests.decode.av.media import sound
 from tests.encoders.multimodal_parts import png
 from tests.encoders.qwen_parts import make_family, qwen_tokenizer
-from tests.prepare.converters.originals import converted
+from tests.plugins.convert.originals import converted
 
 Row = Mapping[str, Any]
 

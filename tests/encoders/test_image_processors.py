@@ -7,7 +7,6 @@ import pytest
 import transformers as hf
 
 from bridge_data.encoders import (
-    ContrastiveTaskEncoder,
     FamilyTaskEncoder,
     Idefics3,
     InternVL,
@@ -21,6 +20,7 @@ from bridge_data.encoders import (
     QwenVLTaskEncoder,
 )
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.encoders import ContrastiveTaskEncoder
 from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 
 KINDS = ("llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "siglip")

@@ -28,7 +28,7 @@ from tests.decode.av.media import decode_all
 from tests.decode.av.media import write as write_medium
 from tests.encoders.parts import CASES, encode, make_tokenizer, png
 from tests.encoders.qwen_parts import FAMILIES, MERGE, PATCH, make_family, qwen_tokenizer
-from tests.prepare.converters.originals import converted
+from tests.plugins.convert.originals import converted
 
 RATE, NUM_FRAMES = 25, 125
 ANSWER = {"role": "assistant", "content": "a boat"}

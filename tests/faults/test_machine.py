@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.task.stores import FileStoreCachePool, SystemFileStore
+from bridge_data import FileStoreCachePool
+from bridge_data.task.stores import SystemFileStore
 from tests.object_store import Bucket
 from tests.prepared import write_texts
 
@@ -227,7 +228,7 @@ def test_data_of_another_user_is_read_and_nothing_is_written(of_another: Path) -
     done = run(*WITHOUT_RIGHTS, *job(of_another))
     assert (done.returncode, done.stdout) == (0, run(*job(of_another)).stdout), done.stderr
 
-    prepare = [sys.executable, "-m", "bridge_data.tools.cli", "prepare", of_another, "--non-interactive"]
+    prepare = [sys.executable, "-m", "bridge_data.cli", "prepare", of_another, "--non-interactive"]
     refused = run(*WITHOUT_RIGHTS, *prepare, "--force-overwrite", "--split-ratio", "1,0,0")
     assert refused.returncode == 1 and "Traceback" not in refused.stderr
     assert f"{of_another}: cannot be written to: [Errno 13] Permission denied" in refused.stderr

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.check.lint import LintConfig, lint
 from bridge_data.data import ShardReader, open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.tools.lint import LintConfig, lint
 from tests.data.tars import write_tar
 from tests.prepare.killed import in_child, killed_at
 
@@ -130,7 +130,7 @@ def test_killed_at_every_step_of_the_commit(tmp_path: Path) -> None:
 
 def command(folder: Path, name: str, *flags: str) -> list[str]:
     field_map = f'{{"text": "{PARTS[name]}"}}'
-    run = [sys.executable, "-m", "bridge_data.tools.cli", "prepare", str(folder), "--non-interactive", "--no-progress"]
+    run = [sys.executable, "-m", "bridge_data.cli", "prepare", str(folder), "--non-interactive", "--no-progress"]
     flags = (*flags, "--force-overwrite", "--rescan", "--sample-type", "TextSample", "--field-map", field_map)
     return [*run, "--split-ratio", RATIOS[name], *flags]
 

@@ -31,13 +31,13 @@ from bridge_data.loader.checkpoint.checkpoint_folder import encoded as encoded_s
 from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_checkpoint, save_states
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.plugins.convert.media_files import MediaRoot
+from bridge_data.plugins.convert.record_layout import RecordLayout, find_columns
+from bridge_data.plugins.convert.source_kinds import open_source
 from bridge_data.plugins.tables.table_records import open_records
-from bridge_data.prepare.converters.media_files import MediaRoot
-from bridge_data.prepare.converters.record_layout import RecordLayout, find_columns
-from bridge_data.prepare.converters.source_kinds import SourceConfig, open_source
-from bridge_data.prepare.converters.source_records import SourceRecord
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.part_encoding import encode_sample
+from bridge_data.prepare.record_source import SourceConfig, SourceRecord
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.task import DefaultTaskEncoder
@@ -49,7 +49,7 @@ from tests.decode.pictures import encoded, picture
 from tests.fuzz.target import Target, parts
 from tests.loader.checkpoint.states import make_state
 from tests.plan.joins import joined, prepared_plan, texts
-from tests.prepare.converters import originals
+from tests.plugins.convert import originals
 from tests.prepared import write_blend, write_texts
 from tests.tables import IMAGE, save_to_disk, table_of, write_parquet
 

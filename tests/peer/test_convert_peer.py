@@ -11,7 +11,7 @@ from PIL import Image
 from tests.peer.running import MARKS
 from tests.peer.test_prepare_peer import energon, ours, theirs
 from tests.peer.test_writing_peer import READ_CAPTIONED
-from tests.prepare.converters.originals import (
+from tests.plugins.convert.originals import (
     NUM,
     caption,
     converted,
@@ -20,7 +20,7 @@ from tests.prepare.converters.originals import (
     write_coco,
     write_media,
 )
-from tests.prepare.converters.test_conversion import SOURCES, SPLIT
+from tests.plugins.convert.test_conversion import SOURCES, SPLIT
 
 pytestmark = MARKS
 

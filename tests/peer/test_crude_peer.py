@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.runner import run_command
 from tests.peer.media import picture
 from tests.peer.running import MARKS, energon, in_order, run_both
 from tests.prepared import CRUDE, write_dataset
-from tests.tools.cli.runner import run_command
 
 pytestmark = MARKS
 

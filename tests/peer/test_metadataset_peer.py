@@ -9,10 +9,10 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
+from tests.cli.runner import run_command
 from tests.peer.media import picture
 from tests.peer.running import MARKS, energon, in_order, run_both
 from tests.prepared import TEXT, write_dataset, write_texts
-from tests.tools.cli.runner import run_command
 
 pytestmark = MARKS
 

@@ -16,9 +16,9 @@ import yaml
 from bridge_data.data import PreparedDataset, ShardReader, open_shards
 from bridge_data.plugins.unindexed.energon_index import index_of_energon
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
+from tests.cli.runner import run_command, write_picture_tars
 from tests.data.tars import write_shards, write_tar
 from tests.peer.running import MARKS, PEER, run_python
-from tests.tools.cli.runner import run_command, write_picture_tars
 
 pytestmark = MARKS
 

@@ -14,7 +14,7 @@ from bridge_data import CaptioningSample, ShardWriter, write
 from bridge_data.data import ShardReader, open_shards
 from tests.peer.running import MARKS, PEER, run_python
 from tests.peer.test_prepare_peer import READ, READ_BY_KEY, energon, ours, theirs
-from tests.prepare.converters.originals import recording
+from tests.plugins.convert.originals import recording
 
 pytestmark = MARKS
 

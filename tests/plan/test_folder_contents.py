@@ -12,13 +12,13 @@ import pytest
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.storage.copies import CACHE_VARIABLE
+from tests.cli.runner import run_command
 from tests.data.chunks import write_chunks
 from tests.data.tars import write_tar
 from tests.object_store import Bucket
-from tests.prepare.converters.originals import write_mds
+from tests.plugins.convert.originals import write_mds
 from tests.prepared import train_dataset, val_dataset, write_texts
 from tests.tables import save_to_disk, write_parquet
-from tests.tools.cli.runner import run_command
 
 RATIO = ("--non-interactive", "--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset")
 

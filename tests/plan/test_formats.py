@@ -24,7 +24,7 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows
 from tests.object_store import Bucket, Server, faulty_proxy
-from tests.prepare.converters.originals import converted, write_mds
+from tests.plugins.convert.originals import converted, write_mds
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
 

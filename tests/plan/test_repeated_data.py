@@ -12,8 +12,8 @@ import pytest
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes import datasets
 from bridge_data.plan import load_plan
+from tests.cli.runner import run_command
 from tests.prepared import write_texts
-from tests.tools.cli.runner import run_command
 
 HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
 TWICE = HEAD + "  {part}:\n    blend:\n      - {{weight: 3, path: replay.yaml}}\n      - {{weight: 1, {again}}}\n"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from bridge_data.check.lint import LintConfig, lint
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
 from bridge_data.prepare import MediaRule, RayTasks, prepare_media, write
 from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share
-from bridge_data.tools.lint import LintConfig, lint
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.prepare.files import picture
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared

@@ -34,12 +34,12 @@ from bridge_data.prepare.sample_columns import (
     columns_of,
 )
 from bridge_data.prepare.stored_columns import COLUMNS_PARQUET, StoredColumns
+from tests.cli.runner import run_command
 from tests.data.tars import write_shards
 from tests.object_store import Bucket
 from tests.plugins.where.test_choosing import Clause
 from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
-from tests.tools.cli.runner import run_command
 
 SIZE = 90
 TABLE = {"text": [str(number) for number in range(SIZE)], "half": [number / 2 for number in range(SIZE)]}

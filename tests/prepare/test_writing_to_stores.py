@@ -14,12 +14,12 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.parallel_writing import write
 from bridge_data.prepare.shard_writer import ShardWriter
 from bridge_data.storage import RemotePath
+from tests.cli.runner import run_command
 from tests.object_store import Bucket
-from tests.prepare.converters.originals import EXPECTED, captions_and_pictures, convert, converted, write_folder
+from tests.plugins.convert.originals import EXPECTED, captions_and_pictures, convert, converted, write_folder
 from tests.prepare.test_commit import crashing
 from tests.prepare.test_parallel_writing import OPTIONS, make
 from tests.prepare.test_shard_writer import SPLIT, contents, tars, text_sample, write_texts
-from tests.tools.cli.runner import run_command
 
 SMALL = ("--max-samples", 5, "--split", "train=0.75,val=0.25")
 

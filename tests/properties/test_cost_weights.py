@@ -23,13 +23,13 @@ from bridge_data import (
     get_train_dataset,
     merge_states,
 )
+from bridge_data.cli import main
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import in_draws
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.view.charts import count_draws
-from bridge_data.tools.cli import main
 from bridge_data.tools.doctor import examine
 from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state

@@ -30,7 +30,7 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare, refresh_index, write_dataset_yaml
 from tests.data.chunks import write_chunks, write_rows
-from tests.prepare.converters.originals import write_mds
+from tests.plugins.convert.originals import write_mds
 from tests.prepared import TEXT, write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
 

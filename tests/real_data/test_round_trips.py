@@ -13,7 +13,7 @@ import pytest
 from bridge_data import ShardWriter, write
 from tests.peer.running import MARKS
 from tests.peer.test_prepare_peer import ours, theirs
-from tests.prepare.converters.originals import (
+from tests.plugins.convert.originals import (
     converted,
     save_to_disk,
     write_arrow,

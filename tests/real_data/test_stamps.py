@@ -20,6 +20,7 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
+    FileStoreCachePool,
     LaneDataset,
     Packing,
     Sample,
@@ -35,7 +36,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.decode.av import AVDecoder
-from bridge_data.task.stores import CachePool, FileStore, FileStoreCachePool, NoCachePool
+from bridge_data.task.stores import CachePool, FileStore, NoCachePool
 from tests.real_data.loading import WORKERS, open_loader, read_all, read_interrupted
 from tests.real_data.stamps import PACKAGE, STAMPS, Stamp, find_stamps, prepare_stamps, prepare_voices
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from bridge_data import SavableDataLoader
-from bridge_data.tools.cli import main
+from bridge_data.cli import main
 from tests.prepared import write_dataset
 
 CAPTIONED = {

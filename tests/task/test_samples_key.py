@@ -13,13 +13,11 @@ import torch
 
 from bridge_data import CrudeSample, DefaultTaskEncoder, SampleDecoder
 from bridge_data.encoders import (
-    ContrastiveTaskEncoder,
     FamilyConfig,
     FamilyTaskEncoder,
     MultiModalTaskEncoder,
     PretrainingTaskEncoder,
     QwenVLTaskEncoder,
-    SpeechTaskEncoder,
     VideoSampling,
     text_encoder,
 )
@@ -27,6 +25,7 @@ from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
+from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
 from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer

@@ -103,7 +103,7 @@ class Browser:
 
 def serve(folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
     """A server, started in `folder`, and its address."""
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "view", *arguments, "--port", "0"]
+    command = [sys.executable, "-m", "bridge_data.cli", "view", *arguments, "--port", "0"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment)
     assert server.stdout is not None

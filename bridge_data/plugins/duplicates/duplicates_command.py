@@ -7,13 +7,7 @@ from pathlib import Path
 
 import click
 
-from bridge_data.errors import ConfigError, counted
-from bridge_data.limits import Limits
-from bridge_data.plugins.duplicates import DuplicateConfig, DuplicateReport, find_duplicates
-from bridge_data.plugins.duplicates.found_duplicates import MAX_SHOWN, DuplicateCounts, check_folder, check_table
-from bridge_data.plugins.duplicates.hash_groups import MAX_DISTANCE
-from bridge_data.plugins.duplicates.sample_rows import FAULTS
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
     echo_report,
@@ -28,6 +22,12 @@ from bridge_data.tools.cli.terminal import (
     sized,
     table,
 )
+from bridge_data.errors import ConfigError, counted
+from bridge_data.limits import Limits
+from bridge_data.plugins.duplicates import DuplicateConfig, DuplicateReport, find_duplicates
+from bridge_data.plugins.duplicates.found_duplicates import MAX_SHOWN, DuplicateCounts, check_folder, check_table
+from bridge_data.plugins.duplicates.hash_groups import MAX_DISTANCE
+from bridge_data.plugins.duplicates.sample_rows import FAULTS
 
 DISTANCE = 4
 

@@ -7,10 +7,10 @@ from typing import TextIO
 
 import click
 
+from bridge_data.cli.terminal import ON_DISK, table
 from bridge_data.errors import ConfigError, counted
 from bridge_data.plugins.forget.tombstone_writing import ForgetReport, forget_samples, read_tombstones, renew_tombstones
 from bridge_data.plugins.forget.tombstones import Tombstones, TombstoneVersion
-from bridge_data.tools.cli.terminal import ON_DISK, table
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from bridge_data.errors import StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
-from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plugins.forget.forgotten_lists import LIST_FILES, History, ListVersions, check_lists, with_lists
@@ -83,6 +83,18 @@ class ForgottenSamples(StateExtra):
 
     def agreed(self) -> Any:
         return self.lists
+
+    @classmethod
+    def shown(cls, state: LoaderState) -> ShownExtra:
+        """Which versions of the lists the run used, by source, and from which micro-batch on."""
+        labels, facts, lines = dict(state.fingerprint["sources"]), [], []
+        for index, lists in history_of(state):
+            found = [(labels.get(name, name), [number for number, _ in own]) for name, own in lists.items()]
+            shown = [f"version {' and '.join(map(str, numbers))} of the list of {source}" for source, numbers in found]
+            lines.append(f"from micro-batch {index:,} on: {', '.join(shown) or 'none'}")
+            own_lists = [{"source": source, "versions": numbers} for source, numbers in found]
+            facts.append({"from_micro_batch": index, "lists": own_lists})
+        return ShownExtra("forgotten", facts, lines)
 
     def __contains__(self, ref: Any) -> bool:
         source, _, index, _ = ref

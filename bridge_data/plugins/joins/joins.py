@@ -27,7 +27,7 @@ from bridge_data.data.paged_file import HEADER_BYTES, PagedFile, kept_page, warn
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import Records, count_samples, split_part_of
 from bridge_data.data.shard_set import ShardSet
-from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.errors import DatasetError, bridge_command, counted
 from bridge_data.plugins.joins.energon_joins import (
     CACHE_SUFFIX,
     ENERGON_SUFFIX,
@@ -123,6 +123,17 @@ class JoinIndex:
             warn_unusable(file.path, "is damaged: its table has other rows than the file")
             return None
         return cls(PagedRows(file, num_rows, num_members, checksums), [MemberEntry(*row) for row in rows], counts)
+
+    def in_words(self) -> list[str]:
+        """A line for the join, and one for each member but the first."""
+        first = self.members[0]
+        lines = [f"join on {first.path} [{first.split_part}]: {counted(self.num_rows, 'sample')}"]
+        if self.num_left_out:
+            lines[0] += f", {self.num_left_out:,} left out"
+        for member in self.members[1:]:
+            missing = f", none for {member.num_missing:,} (nonmatch: {member.nonmatch})" if member.num_missing else ""
+            lines.append(f"  {member.path} [{member.split_part}]: {counted(member.num_samples, 'sample')}{missing}")
+        return lines
 
     @property
     def path(self) -> Path:

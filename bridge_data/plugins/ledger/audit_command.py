@@ -15,15 +15,7 @@ from typing import Any
 
 import click
 
-from bridge_data.configs import DataConfig
-from bridge_data.errors import ConfigError, StateError, counted
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
-from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.storage import Location
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     LOCATION,
     echo_json,
     json_option,
@@ -32,6 +24,14 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.configs import DataConfig
+from bridge_data.errors import ConfigError, StateError, counted
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.order.state import LoaderState
+from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
+from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.storage import Location
 from bridge_data.tools.run_order import RunSection, section_to
 from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settings_of_state
 

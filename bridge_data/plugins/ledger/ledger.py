@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.extras import LaneExtra, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
@@ -177,6 +177,12 @@ class Ledger(StateExtra):
 
     def resharded(self, state: LoaderState) -> Any:
         return None if (sums := sums_of(state)) is None else sums.words()
+
+    @classmethod
+    def shown(cls, state: LoaderState) -> ShownExtra:
+        sums = sums_of(state)
+        lines = ["none: the run had no ledger_path" if sums is None else str(sums)]
+        return ShownExtra("ledger", None if sums is None else sums.to_dict(), lines)
 
     def gathered(self, state: LoaderState) -> None:
         """Log the sums of the job, unless they are as logged before."""

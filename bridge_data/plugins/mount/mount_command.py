@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from bridge_data.errors import ConfigError
-from bridge_data.plugins.mount.mount import Layout, View
-from bridge_data.plugins.mount.mount import mount as mount_view
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
 )
+from bridge_data.errors import ConfigError
+from bridge_data.plugins.mount.mount import Layout, View
+from bridge_data.plugins.mount.mount import mount as mount_view
 
 
 @click.command()

@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from bridge_data.configs import DataConfig, named_encoder
-from bridge_data.errors import ConfigError, counted
-from bridge_data.plugins.planned.costs import COSTS_VARIABLE
-from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
-from bridge_data.prepare.scan_results import ScanTask
-from bridge_data.run_options import DatasetOptions
-from bridge_data.storage import Location, is_remote
-from bridge_data.tools.cli.terminal import (
+from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT,
     echo_json,
@@ -29,6 +22,13 @@ from bridge_data.tools.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.configs import DataConfig, named_encoder
+from bridge_data.errors import ConfigError, counted
+from bridge_data.plugins.planned.costs import COSTS_VARIABLE
+from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, measure_source, measured_sources
+from bridge_data.prepare.scan_results import ScanTask
+from bridge_data.run_options import DatasetOptions
+from bridge_data.storage import Location, is_remote
 
 _STORE_WORKERS = 16
 """Processes that read from a store, which waits for requests rather than for cores."""

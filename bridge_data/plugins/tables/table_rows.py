@@ -7,6 +7,7 @@ that a sample cannot hold (times, decimals, extension types), and for files with
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Collection, Container, Iterator, Sequence
@@ -16,16 +17,18 @@ from typing import Any
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.declared import Clause
-from bridge_data.plan.folder_contents import INDEX
+from bridge_data.plan.folder_contents import INDEX, KINDS
 from bridge_data.plugins.tables.table_columns import Column, TableFile, columns_of, features_of, pyarrow_for
 from bridge_data.plugins.tables.table_files import files_of, table_parts
 from bridge_data.plugins.tables.table_records import KEY_COLUMN, TableReader, open_tables, records_of
-from bridge_data.prepare.converters.source_records import (
+from bridge_data.prepare.record_source import (
     BrokenRecord,
     RecordSource,
+    SourceConfig,
     SourceRecord,
     chosen_of,
     digest_of_files,
+    files_of_source,
     is_included,
 )
 
@@ -168,21 +171,32 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
     }
 
 
-def open_files(path: Path, files: Sequence[Path], *, title: str, dropped: Collection[str]) -> TableRows:
+def open_files(path: Path, config: SourceConfig, *, title: str, kind: str) -> TableRows:
     """The rows of tables that are files beside each other, at or below `path`."""
     root = path if path.is_dir() else path.parent
+    files = files_of_source(path, config, KINDS[kind].endings)
     named = [(file.relative_to(root).as_posix(), str(file)) for file in files]
-    return TableRows(title, path.absolute(), named, dropped=dropped)
+    return TableRows(title, path.absolute(), named, dropped=config.dropped)
 
 
-def open_rows(path: Path, *, title: str, include: str | None, dropped: Collection[str]) -> TableRows:
+def open_rows(path: Path, config: SourceConfig, *, title: str) -> TableRows:
     """The rows of other tables, whose files are those that are read in place, of one split part."""
     of_parts = {part: files_of(str(path), part) for part in sorted(table_parts(str(path)))}
-    found = {part: [file for file in files if is_included(file[0], include)] for part, files in of_parts.items()}
+    found = {part: [file for file in files if is_included(file[0], config.include)] for part, files in of_parts.items()}
     parts = [part for part, files in found.items() if files]
     if not parts:
-        raise ConfigError(f"{path}: holds no files that match --include {include}")
+        raise ConfigError(f"{path}: holds no files that match --include {config.include}")
     if len(parts) > 1:
         one = path / parts[0] if (path / parts[0]).is_dir() else f"--include '{parts[0]}*'"
         raise ConfigError(f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {one}")
-    return TableRows(title, path.absolute(), found[parts[0]], dropped=dropped)
+    return TableRows(title, path.absolute(), found[parts[0]], dropped=config.dropped)
+
+
+open_parquet = functools.partial(open_files, title="Parquet", kind="parquet")
+open_arrow = functools.partial(open_files, title="Arrow", kind="arrow")
+open_datasets = functools.partial(open_rows, title="Hugging Face data set")
+open_mds = functools.partial(open_rows, title="MDS shards")
+open_litdata = functools.partial(open_rows, title="litData chunks")
+open_lance = functools.partial(open_rows, title="Lance data set")
+open_several = functools.partial(open_rows, title="tables")
+"""What opens the sources of each format of tables."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.data import Records
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import bytes_of
@@ -32,7 +33,6 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
-from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.plugins.view.contents import extension, kind_of, write_page
 from bridge_data.tools.planning import RunPlan, load_ratios
 

@@ -1,12 +1,10 @@
-"""Auxiliary data at run time: file stores, cache pools and lazies. Names are imported on first use."""
+"""Auxiliary data at run time: file stores, what a cache pool is, and lazies. Names are imported on first use."""
 
 from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.task.stores.cache_pool import FileCacheLazy as FileCacheLazy
-    from bridge_data.task.stores.cache_pool import FileStoreCachePool as FileStoreCachePool
     from bridge_data.task.stores.dataset_store import JsonlFileStore as JsonlFileStore
     from bridge_data.task.stores.dataset_store import SystemFileStore as SystemFileStore
     from bridge_data.task.stores.dataset_store import WebdatasetFileStore as WebdatasetFileStore

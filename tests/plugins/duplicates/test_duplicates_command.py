@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.plugins.duplicates.pictures import jpeg, with_copies, write_shards
 from tests.prepared import write_texts
-from tests.tools.cli.conftest import Run
 
 ONE = ("--num-workers", 1, "--no-progress")
 

@@ -7,9 +7,9 @@ import pytest
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from tests.cli.runner import run_command
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
-from tests.tools.cli.runner import run_command
 
 
 @pytest.fixture

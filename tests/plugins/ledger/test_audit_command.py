@@ -12,9 +12,9 @@ from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.cursor import Stream
 from bridge_data.order.row import Ints
 from bridge_data.plugins.ledger.ledger_files import RunLedger, decoded, encoded, ledger_file
+from tests.cli.runner import run_command
 from tests.plugins.ledger.test_ledger_files import run
 from tests.prepared import write_texts
-from tests.tools.cli.runner import run_command
 
 
 @pytest.fixture(scope="module")

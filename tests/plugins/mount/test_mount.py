@@ -18,8 +18,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.mount.mount import Catalog, Layout, View, ViewOperations, mount
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
+from tests.cli.runner import run_command
 from tests.data.tars import write_tar
-from tests.tools.cli.runner import run_command
 from tests.waiting import until
 
 SHARDS = {
@@ -243,7 +243,7 @@ def test_a_mount_that_fails_is_not_said_to_be_shown(
 @needs_device
 def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
     view = tmp_path / "view"
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "mount", str(dataset), str(view)]
+    command = [sys.executable, "-m", "bridge_data.cli", "mount", str(dataset), str(view)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             until(lambda: view.is_mount() or process.poll() is not None, 60)
@@ -259,7 +259,7 @@ def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
 @needs_device
 def test_a_mount_in_the_background_is_there_when_the_command_ends(dataset: Path, tmp_path: Path) -> None:
     view = tmp_path / "view"
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "mount", "--detach", str(dataset), str(view)]
+    command = [sys.executable, "-m", "bridge_data.cli", "mount", "--detach", str(dataset), str(view)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     try:
         assert f"is shown at {view}" in done.stdout

@@ -21,8 +21,8 @@ from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.planned.costs import CostTable, costs_folder, open_costs
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import TaskEncoder
+from tests.cli.conftest import Run
 from tests.prepared import CRUDE, write_dataset, write_texts
-from tests.tools.cli.conftest import Run
 from tests.tools.measure_encoders import Words, expected, module, qwen
 
 ENCODERS = "tests.tools.measure_encoders"
@@ -135,7 +135,7 @@ def test_the_files_are_the_same_however_the_work_is_divided(run: Run, tmp_path: 
 
 def test_a_killed_run_resumes_and_grown_data_keep_what_was_measured(run: Run, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 300)
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "measure", str(folder), "--task-encoder", WORDS]
+    command = [sys.executable, "-m", "bridge_data.cli", "measure", str(folder), "--task-encoder", WORDS]
     stopped = {**os.environ, "BRIDGE_DATA_TEST_STOP": "250"}
     killed = subprocess.run([*command, *map(str, QUIET)], env=stopped, capture_output=True, check=False)
     assert killed.returncode == 9, killed.stderr

@@ -24,10 +24,10 @@ from bridge_data.plugins.planned.sample_costs import CostCheck
 from bridge_data.prepare.executors import LocalProcesses
 from bridge_data.run_options import DatasetOptions
 from bridge_data.tools.planning import Planner
+from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
 from tests.prepared import train_dataset, write_blend, write_texts
-from tests.tools.cli.runner import run_command
 from tests.tools.measure_encoders import Words
 
 WORDS = "tests.tools.measure_encoders:Words"

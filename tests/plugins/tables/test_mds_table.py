@@ -23,7 +23,7 @@ from bridge_data.plugins.tables.binary_shard import BinaryShard
 from bridge_data.plugins.tables.mds_table import MdsTable
 from bridge_data.plugins.tables.table_columns import Column, TableFile
 from tests.data.test_folders_of_tables import FORMATS, WRITERS, samples
-from tests.prepare.converters.originals import captioned_mds, picture, write_mds
+from tests.plugins.convert.originals import captioned_mds, picture, write_mds
 from tests.tables import opened, read
 
 THEIRS = Path(__file__).parent / "mds_written_by_mosaicml"

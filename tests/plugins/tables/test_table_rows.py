@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.convert.source_kinds import open_source
 from bridge_data.plugins.tables import arrow_table, parquet_table
-from bridge_data.prepare.converters.source_kinds import SourceConfig, open_source
-from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
-from tests.prepare.converters.originals import NUM, caption, captioned_mds, convert, picture, write_mds, write_parquet
+from bridge_data.prepare.record_source import BrokenRecord, RecordSource, SourceConfig, SourceRecord
+from tests.plugins.convert.originals import NUM, caption, captioned_mds, convert, picture, write_mds, write_parquet
 from tests.tables import opened
 
 THEIRS = Path(__file__).parent / "mds_written_by_mosaicml"

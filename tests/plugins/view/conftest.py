@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from bridge_data.plugins.view.catalog import DataCatalog
+from bridge_data.cli.catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.tools.runs import default_run
 from tests.plugins.view.shown_data import write_site

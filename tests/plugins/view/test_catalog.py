@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.cli.catalog import SplitCatalog
 from bridge_data.data import ShardSet
 from bridge_data.plugins.joins.joined_records import JoinRecords
 from bridge_data.plugins.tables.table_files import open_keys
-from bridge_data.plugins.view.catalog import SplitCatalog
 from tests.data.joins import dataset, join
 from tests.plugins.joins.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
 from tests.plugins.joins.test_energon_joins import members as members  # a fixture

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from bridge_data.cli.catalog import SampleAddress, open_split
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.view.catalog import SampleAddress, open_split
 from bridge_data.plugins.view.contents import contents, pictures_of, write_sheet
+from tests.cli.runner import run_command
 from tests.prepared import write_texts
-from tests.tools.cli.runner import run_command
 
 HOSTILE = "</style><script>alert(1)</script>"
 

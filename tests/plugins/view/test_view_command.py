@@ -12,8 +12,8 @@ import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader.checkpoint import save_states
+from tests.cli.conftest import Run
 from tests.prepared import write_texts
-from tests.tools.cli.conftest import Run
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def served(path: Path, *options: str) -> Iterator[int]:
     """The port of a server that shows `path`."""
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "view", str(path), "--port", "0", *options]
+    command = [sys.executable, "-m", "bridge_data.cli", "view", str(path), "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

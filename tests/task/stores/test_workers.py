@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bridge_data import FileStoreCachePool, NoCachePool, get_loader
-from bridge_data.task.stores.cache_pool import CacheFolder
+from bridge_data.plugins.caches.cache_folder import CacheFolder
 from tests.task.stores.cached_job import Packer, data
 from tests.task.stores.media import write_job
 

@@ -11,9 +11,9 @@ from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.tools.run_order import RunOrder
+from tests.cli.runner import run_command
 from tests.plugins.ledger.test_ledger_files import run as logged_run
 from tests.prepared import write_texts
-from tests.tools.cli.runner import run_command
 from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
 

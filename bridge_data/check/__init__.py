@@ -1,0 +1,1 @@
+"""What is wrong with data: every shard, index, part and field, and the parts that samples lack."""

@@ -1,0 +1,97 @@
+"""The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
+`measure`, `mount`, `plan`, `doctor`, `checkpoint`, `audit`, `order`, `forget` and `view`.
+
+User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
+when it is called, so none waits for another's imports.
+"""
+
+import atexit
+import gc
+import importlib
+import importlib.util
+import io
+import sys
+from typing import Any
+
+import click
+
+from bridge_data.cli.terminal import in_cli_words
+from bridge_data.errors import BridgeDataError
+from bridge_data.extensions import Seam, importing
+
+
+def _end_quickly() -> None:
+    """Skip the garbage collection at exit, in which DuckDB prints a page about leftovers."""
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+
+
+atexit.register(_end_quickly)
+
+_COMMANDS = {
+    "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
+    "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip steps.",
+    "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
+    "doctor": "Check RUN before it starts, and show what would stop or slow it, in order of gain.",
+    "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
+    "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
+    "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
+    "lint": "Read everything of PATH, and report all that is wrong with it.",
+    "measure": "Measure what the task encoder makes of every sample of DATA, and store it beside the data.",
+    "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
+    "order": "Show the samples of a step of RUN, the steps of a sample, or where two runs differ.",
+    "plan": "Show what RUN will see, before it starts: steps, samples, tokens, epochs, fill, loads, and how fast.",
+    "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
+    "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
+    "there.",
+    "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
+    "become.",
+    "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
+}
+"""The help line of each command: the first sentence of its own help."""
+
+COMMANDS = Seam[click.Command]("commands")
+
+_MODULES = {"prepare-media": "bridge_data.cli.prepare_metadata_command"} | {
+    name: f"bridge_data.tools.{name}_command" for name in ("order", "plan", "doctor")
+}
+"""Commands whose module has another name, or stands elsewhere."""
+
+
+class _Commands(click.Group):
+    """Imports commands when they are called, and turns our own errors into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys((*_COMMANDS, *COMMANDS.names_of_others)))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        module = _MODULES.get(name, f"bridge_data.cli.{name}_command")
+        if name in _COMMANDS and importlib.util.find_spec(module) is not None:
+            with importing(f"bridge-data {name}"):
+                found: click.Command = getattr(importlib.import_module(module), name.replace("-", "_"))
+            return found
+        return COMMANDS.get(name, f"bridge-data {name}") if name in _COMMANDS else COMMANDS.find(name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            others = {name: self.get_command(ctx, name) for name in self.list_commands(ctx) if name not in _COMMANDS}
+            helps = {name: command.get_short_help_str(200) for name, command in others.items() if command is not None}
+            formatter.write_dl([*_COMMANDS.items(), *helps.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and a terminal may be ASCII only
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().invoke(ctx)
+        except BridgeDataError as error:
+            command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
+            message = in_cli_words(str(error), command)
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(None, "--version", "-V", package_name="bridge-data", prog_name="bridge-data")
+def main() -> None:
+    """Make, prepare and look at multimodal data sets, and at the data states of training runs."""

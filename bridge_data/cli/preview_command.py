@@ -1,0 +1,220 @@
+"""`bridge-data preview`: the first samples, as stored in shards and as instances of their class."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+
+from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
+from bridge_data.cli.sample_facts import facts_of, part_facts, shown_json, text_of
+from bridge_data.cli.terminal import (
+    ON_DISK,
+    OUTPUT_ON_DISK,
+    echo_json,
+    json_option,
+    limits_option,
+    note,
+    sized,
+    split_options,
+    trust_options,
+    where_options,
+)
+from bridge_data.data import RawSample, RecordReader
+from bridge_data.data.records import bytes_of, split_part_of
+from bridge_data.data.sample_keys import find_sample
+from bridge_data.data.withheld import reader_of
+from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
+from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, counted
+from bridge_data.extensions import Feature
+from bridge_data.limits import allow_pixels
+from bridge_data.plan import Source, opening
+from bridge_data.samples import CrudeSample
+
+DEFAULT_COUNT = 3
+
+SHEET = Feature[Callable[[Path, str, SplitCatalog, Sequence[SampleAddress]], None]]("sample_sheet")
+"""Writes samples of a split part to a file, under a title, as a page that needs no other file."""
+
+
+@click.command()
+@click.argument("path", type=ON_DISK)
+@click.option("--count", "-n", default=DEFAULT_COUNT, show_default=True, help="How many samples, of each data set.")
+@click.option("--start", default=0, show_default=True, help="The number of the first.")
+@click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
+@split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
+@click.option("--html", type=OUTPUT_ON_DISK, help="Write them to this file instead, as a single HTML page.")
+@where_options
+@trust_options
+@limits_option
+@json_option
+def preview(
+    path: Path,
+    count: int,
+    start: int,
+    key: str | None,
+    html: Path | None,
+    split_parts: tuple[str, ...],
+    dataset_config: str | None,
+    as_json: bool,
+    **trust: Any,
+) -> None:
+    """Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they become.
+
+    PATH is a prepared data set, a metadataset or a JSONL file.
+    """
+    if count < 1 or start < 0:
+        raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
+    if html is not None and as_json:
+        raise ConfigError("--html writes a page, --json a document: give one of them")
+    if dataset_config is not None:
+        trust["dataset_config"] = dataset_config
+    allow_pixels(trust["limits"])
+    parts = split_parts or opening.split_parts(path, trust["limits"])
+    if key is not None:
+        if start or count != DEFAULT_COUNT:
+            raise ConfigError("--key shows one sample: give it without --start and --count")
+        part, chosen = _with_key(path, key, parts, trust)
+    else:
+        part, chosen = _first(path, parts, trust, start, count)
+    if part.notice:
+        note(part.notice)
+    if html is not None:
+        addresses = [SampleAddress(shown.number, index) for shown, indices in chosen for index in indices]
+        SHEET.get(needed_by="--html")(html, str(path), part, addresses)
+        click.echo(f"{html}: {counted(len(addresses), 'sample')} of {path}")
+        return
+    samples = []
+    for shown, indices in chosen:
+        if not as_json and (len(part.sources) > 1 or (shown.source is not None and shown.source.aux)):
+            click.echo(click.style(_heading(shown), underline=True))
+        reader, source_reader = reader_of(shown.records), _source_reader(shown)
+        for index in indices:
+            sample = _sample(index, shown, reader, source_reader)
+            if as_json:
+                samples.append(sample)
+            else:
+                click.echo("\n".join(_sample_lines(sample)))
+    if as_json:
+        echo_json({"path": str(path), "samples": _for_json(samples)})
+
+
+_Chosen: TypeAlias = tuple[SplitCatalog, list[tuple[CatalogSource, range]]]
+"""A split part, and samples of its sources."""
+
+
+def _first(path: Path, parts: Sequence[str], trust: dict[str, Any], start: int, count: int) -> _Chosen:
+    """The samples from `start` on, of the first part that has any."""
+    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
+    if found is None:
+        raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
+    if len(found.sources) == 1 and start >= found.num_samples:
+        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
+    return found, [(shown, range(start, min(start + count, shown.num_samples))) for shown in found.sources]
+
+
+def _with_key(path: Path, key: str, parts: Sequence[str], trust: dict[str, Any]) -> _Chosen:
+    """One sample; once if it is in several parts, or in a blend more than once."""
+    opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
+    several = [(catalog, source) for catalog in opened for source in catalog.sources]
+    place = find_sample([shown.records for _, shown in several], key)[0]
+    catalog, shown = several[place.records]
+    return catalog, [(shown, range(place.index, place.index + 1))]
+
+
+def _for_json(value: Any) -> Any:
+    """`value` with texts for what JSON cannot represent, such as NaN."""
+    if isinstance(value, Mapping):
+        return {str(key): _for_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_for_json(item) for item in value]
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+def _source_reader(shown: CatalogSource) -> SourceReader | None:
+    return None if shown.source is None else open_source_reader(shown.source, SampleDecoder(image_decode="torchrgb8"))
+
+
+def _heading(shown: CatalogSource) -> str:
+    if shown.source is None:
+        return str(shown.records.root)
+    aux = f", aux {', '.join(shown.source.aux)}" if shown.source.aux else ""
+    return f"{shown.source.path}{aux}"
+
+
+def _sample(
+    index: int, shown: CatalogSource, reader: RecordReader, source_reader: SourceReader | None
+) -> dict[str, Any]:
+    """A sample as plain data: its key, its stored parts (of a join, those of each member), and what they become."""
+    place = {"path": shown.path, "split_part": split_part_of(shown.records), "index": index}
+    try:
+        raw = reader.read(index)
+    except ForgottenSampleError:
+        return {**place, "key": reader.read(index, ()).full_key, "is_forgotten": True}
+    sample = {**place, "key": raw.full_key, "is_forgotten": False}
+    if raw.made_of != (raw,):
+        sample["members"] = [
+            None if member is None else {"key": member.full_key, "parts": _parts(member)} for member in raw.made_of
+        ]
+    else:
+        sample["parts"] = _parts(raw)
+    made = None if shown.source is None or source_reader is None else _made(index, shown.source, source_reader)
+    return {**sample, "made": made}
+
+
+def _parts(raw: RawSample) -> dict[str, Any]:
+    return {part: {"num_bytes": len(bytes_of(data)), **part_facts(part, data)} for part, data in raw.parts.items()}
+
+
+def _made(index: int, source: Source, source_reader: SourceReader) -> dict[str, Any]:
+    """The sample made from the parts."""
+    try:
+        sample = source_reader.build(source_reader.read(index), index)
+    except BridgeDataError as error:
+        return {"error": str(error)}
+    made = {"class": type(sample).__name__, "subflavors": dict(source.subflavors), "is_crude": False}
+    if isinstance(sample, CrudeSample):
+        return {**made, "is_crude": True}
+    fields = [field.name for field in dataclasses.fields(sample) if not field.name.startswith("__")]
+    return {**made, "fields": {name: facts_of(getattr(sample, name)) for name in fields}}
+
+
+def _sample_lines(sample: dict[str, Any]) -> Iterator[str]:
+    forgotten = "  (forgotten: no run sees it)" if sample["is_forgotten"] else ""
+    yield click.style(f"{sample['split_part']} {sample['index']}  {sample['key']}{forgotten}", bold=True)
+    for member in sample.get("members", ()):
+        yield f"  {'no match' if member is None else member['key']}"
+        yield from _part_lines({} if member is None else member["parts"])
+    yield from _part_lines(sample.get("parts", {}))
+    if (made := sample.get("made")) is not None:
+        yield from _made_lines(made)
+    yield ""
+
+
+def _part_lines(parts: dict[str, Any]) -> Iterator[str]:
+    width = max(map(len, parts), default=0)
+    for part, facts in parts.items():
+        yield from _lines(f"  {part:<{width}}  {sized(facts['num_bytes']):>8}  ", text_of(facts))
+
+
+def _made_lines(made: dict[str, Any]) -> Iterator[str]:
+    if "error" in made:
+        yield from _lines("  → ", f"cannot be made: {made['error']}")
+        return
+    subflavors = f", subflavors {shown_json(made['subflavors'])}" if made["subflavors"] else ""
+    yield f"  → {'crude, for a cooker' if made['is_crude'] else made['class']}{subflavors}"
+    fields = made.get("fields", {})
+    width = max(map(len, fields), default=0)
+    for name, facts in fields.items():
+        yield from _lines(f"    {name:<{width}}  ", text_of(facts))
+
+
+def _lines(head: str, text: str) -> Iterator[str]:
+    """`text` after `head`, further lines below the first."""
+    first, *more = text.splitlines() or [""]
+    yield head + first
+    yield from (" " * len(head) + line for line in more)

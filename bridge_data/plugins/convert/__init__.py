@@ -1,0 +1,10 @@
+"""Converting data of other forms into data sets: a conversion, by a layout, of records that any plug-in reads; and the
+formats that are read for it alone.
+
+    convert_command  the command
+    conversion     records become a data set; broken ones are listed
+    record_layout  records become samples; `media_files` reads the media that they name
+    source_kinds   the format of a path, and its source
+    sample_files   folders of files, tars
+    text_tables    JSON lines, JSON lists, COCO captions, CSV
+"""

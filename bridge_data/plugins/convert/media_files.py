@@ -1,0 +1,132 @@
+"""Media that records hold or name, as bytes with the file ending of their kind.
+
+Reads bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging Face data sets. Returns the ending
+(`jpg`, `mp4`, `wav`) and the bytes. Raises a `SampleError` that says why, for media whose header cannot be decoded, and
+for files outside of the media root, which are not read.
+"""
+
+import base64
+import binascii
+import codecs
+import importlib.util
+import io
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bridge_data.data.plain_data import parse_json
+from bridge_data.decode.media_kinds import IMAGE_ENDINGS, ending_of, kind_of_name
+from bridge_data.errors import BridgeDataError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.media import extract
+
+_TEXTS = ("txt", "text", "transcript")
+
+_MAX_SHOWN = 200
+"""Maximum characters of a name in a message."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+
+class MediaRoot:
+    """The folder from which named media are read; with `follow_links`, also by links in it that lead out of it."""
+
+    def __init__(self, folder: Path, *, follow_links: bool = False) -> None:
+        self.folder, self._follows = folder, follow_links
+        self._resolved = folder.resolve()
+
+    def read(self, value: Any) -> tuple[str, bytes]:
+        """(ending, content) of a medium.
+
+        Raises:
+            SampleError: if there is none, or it may not be read.
+        """
+        name, data = "", value
+        if isinstance(value, Mapping):
+            name, data = str(value.get("path") or ""), value.get("bytes")
+            if data is None:
+                value = name
+        if isinstance(value, str):
+            name, data = self._named(value)
+        if not isinstance(data, bytes):
+            raise SampleError(f"holds a {type(data).__name__}; expected a medium: bytes, or the name of a file")
+        ending = ending_of(data, name)
+        if ending is None:
+            shown = f"{name!r}: " if name else ""
+            raise SampleError(f"{shown}is neither an image nor a clip, by its content and its name")
+        return ending, data
+
+    def list_folder(self, name: str) -> list[str]:
+        """The names of the files in the folder `name`; none if there is no such folder below the root."""
+        name = name.removeprefix("file://")
+        try:
+            folder = (self.folder / name).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            return []
+        if not (folder.is_relative_to(self._resolved) and folder.is_dir()):
+            return []
+        return [f"{name.rstrip('/')}/{file.name}" for file in folder.iterdir() if file.is_file()]
+
+    def _named(self, name: str) -> tuple[str, bytes]:
+        if name.startswith("data:"):
+            try:
+                return "", base64.b64decode(name.partition("base64,")[2], validate=True)
+            except binascii.Error as error:
+                raise SampleError(f"a data: URL is no base64: {error}") from None
+        if _URL.match(name) and not name.startswith("file://"):
+            raise SampleError(
+                f"names {name[:_MAX_SHOWN]!r}, which is not downloaded: store the files, and give --media-root"
+            )
+        if name.startswith("file://"):
+            name = urllib.parse.unquote(name.removeprefix("file://"))
+        return name, self._path(name).read_bytes()
+
+    def _path(self, name: str) -> Path:
+        """The file of this name."""
+        if not name or "\0" in name:
+            raise SampleError(f"names no file, but {name[:_MAX_SHOWN]!r}")
+        shown = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
+        try:
+            path = (self.folder / name).resolve(strict=True)
+        except (OSError, RuntimeError, UnicodeEncodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
+        written = Path(os.path.normpath(self.folder.absolute() / name))
+        is_link = any(written.is_relative_to(folder) for folder in (self.folder.absolute(), self._resolved))
+        if not (path.is_relative_to(self._resolved) or (self._follows and is_link)):
+            fix = "--follow-links" if is_link else "a --media-root that holds it"
+            raise SampleError(f"{name!r} leads out of {self.folder}, to {path}: give {fix}, if it is meant")
+        if not path.is_file():
+            raise SampleError(f"{shown}: is not a file")
+        return path
+
+
+def clips_are_checked() -> bool:
+    """Whether PyAV, which reads the headers of clips, is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
+def without_byte_order_mark(name: str, data: bytes) -> bytes:
+    """The content of a part without the mark by which Windows begins texts in UTF-8."""
+    return data.removeprefix(codecs.BOM_UTF8) if name.lower().rpartition(".")[2] in _TEXTS else data
+
+
+def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
+    """Why the loader could not decode a part of this name, judged by its header; None if it could."""
+    ending = name.lower().rpartition(".")[2]
+    kind = "image" if ending in IMAGE_ENDINGS else kind_of_name(f"x.{ending}")
+    try:
+        if kind == "image" or (kind == "av" and clips_are_checked()):
+            extract(kind, io.BytesIO(data), name)
+        elif kind == "av" and not data:
+            raise ValueError("it is empty")
+        elif ending in ("json", "jsn"):
+            parse_json(data, limits)
+        elif ending in _TEXTS:
+            data.decode()
+    except (BridgeDataError, ValueError, OSError) as error:
+        return f"part {name!r}: {error}"
+    return None

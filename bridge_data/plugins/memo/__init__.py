@@ -1,1 +1,0 @@
-"""Encoded samples, stored and shared with other epochs and jobs."""

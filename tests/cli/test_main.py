@@ -1,0 +1,174 @@
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import click
+import pytest
+
+from bridge_data.cli import main
+from tests.cli.conftest import Run
+from tests.data.tars import write_tar
+
+COMMANDS = main.list_commands(click.Context(main))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained_and_the_list_of_commands_says_what_they_say(run: Run, command: str) -> None:
+    assert run(command, "--help").exit_code == 0
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    assert all(option.help for option in found.params if isinstance(option, click.Option))
+    help = (found.help or "").partition("\n\n")[0]
+    assert " ".join(run("--help").output.split()).count(" ".join(help.split())) == 1
+
+
+def options_of(command: click.Command, name: str) -> list[tuple[str, click.Option]]:
+    """(command, option) of a command and of those in it."""
+    found = [(name, option) for option in command.params if isinstance(option, click.Option)]
+    if isinstance(command, click.Group):
+        for inner, one in command.commands.items():
+            found += options_of(one, f"{name} {inner}")
+    return found
+
+
+ALL_OPTIONS = [
+    pair for name in COMMANDS for pair in options_of(main.get_command(click.Context(main), name) or main, name)
+]
+DIFFERENT_THINGS = {
+    "--columns": "of prepare: names of fields to store; else the file that has columns for --where",
+    "--split-parts": "of prepare: patterns, as in Energon; else names",
+    "--key": "of convert: a column; of preview: the key of a sample",
+    "--show": "of lint: none is every fault with --json; of duplicates: 0 is none",
+    "--state": "of view: one; else several",
+    "--keys": "of forget: also standard input",
+    "--config": "of view: also package.module:name",
+    "--steps": "of doctor: the length of a run; of checkpoint: several ranges; of order: one",
+}
+
+
+def test_an_option_has_the_same_type_in_every_command() -> None:
+    kinds: dict[str, dict[tuple[object, ...], str]] = {}
+    for command, option in ALL_OPTIONS:
+        for name in option.opts:
+            kind = (
+                option.type.name.replace("directory", "path"),
+                getattr(option.type, "min", None),
+                option.is_flag,
+                option.nargs,
+                option.multiple,
+            )
+            kinds.setdefault(name, {})[kind] = command
+    assert {name: found for name, found in kinds.items() if len(found) > 1 and name not in DIFFERENT_THINGS} == {}
+
+
+WITHOUT_JSON = {
+    "convert": "makes data",
+    "mount": "makes files",
+    "prepare": "makes data",
+    "prepare-media": "makes data",
+    "order": "JSON lines are its only form",
+    "view": "serves pages",
+}
+
+
+def test_a_command_that_reports_has_json() -> None:
+    with_json = [(command, option) for command, option in ALL_OPTIONS if option.opts == ["--json"]]
+    assert all(option.is_flag for _, option in with_json)
+    assert {command.partition(" ")[0] for command, _ in with_json} ^ WITHOUT_JSON.keys() == {*COMMANDS}
+    assert {command for command, _ in with_json} >= {"checkpoint info", "checkpoint diff"}
+
+
+def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
+    for command in ("prepare", "info", "preview", "lint"):
+        result = run(command, tmp_path / "no")
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert result.stderr.startswith(f"error: {tmp_path}/no: no such folder")
+    result = run("info", tmp_path)
+    assert (result.exit_code, f"run `bridge-data convert {tmp_path} DST`" in result.stderr) == (1, True)
+
+
+def test_wrong_usage_has_exit_code_2_and_the_version_is_told(run: Run) -> None:
+    assert run("prepare").exit_code == run("frobnicate").exit_code == 2
+    assert run("--version").output.startswith("bridge-data, version ")
+    assert run("-V").output == run("--version").output
+
+
+def test_runs_as_a_module(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bridge_data.cli", "info", str(tmp_path / "no")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+
+
+FLAGS = ("--non-interactive", "--split-ratio=1,0,0", "--sample-type=TextSample", "--field-map", '{"text": "txt"}')
+NEEDLESS = ("torch", "PIL", "av", "cloudpickle", "webdataset", "transformers", "lightning", "megatron")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needless"),
+    [
+        (["--help"], (*NEEDLESS, "numpy")),
+        (["prepare", "TARS", *FLAGS, "--force-overwrite", "--num-workers=2"], NEEDLESS),
+        (["info", "PREPARED"], NEEDLESS),
+    ],
+)
+def test_starts_without_what_it_does_not_need(
+    run: Run, tars: Path, arguments: list[str], needless: tuple[str, ...]
+) -> None:
+    if "PREPARED" in arguments:
+        assert run("prepare", tars, *FLAGS, "--no-progress").exit_code == 0
+    arguments = [str(tars) if argument in ("TARS", "PREPARED") else argument for argument in arguments]
+    code = (
+        "import sys\nfrom bridge_data.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print([name for name in {needless} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -> None:
+    assert run("prepare", tars, "--num-workers", 0).stderr == "error: --num-workers 0: expected at least 1\n"
+    run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
+    assert run("bench", tars, "--num-workers", -1).stderr.endswith(
+        "--num-workers -1: expected an integer of at least 0\n"
+    )
+    (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
+    assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
+    assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output
+
+
+def test_a_trusted_module_may_be_in_the_current_folder(
+    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
+    (tmp_path / "my_own_types.py").write_text(
+        "from dataclasses import dataclass\nfrom bridge_data import TextSample\n\n"
+        "@dataclass\nclass Note(TextSample):\n    pass\n"
+    )
+    definition = "{sample_type: {__module__: my_own_types, __class__: Note}, field_map: {text: txt}}"
+    (tars / ".nv-meta/dataset.yaml").write_text(definition)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    result = run("preview", tars, "--count", 1, "--trusted-module", "my_own_types")
+    assert "→ Note" in result.output, result.stderr
+    assert run("lint", tars, "--no-progress", "--trusted-module", "my_own_types").exit_code == 0
+
+
+@pytest.mark.processes
+def test_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "caf set"
+    write_tar(folder / "a.tar", {"caf\udce9.txt": b"a", "x": b""}, tarfile.GNU_FORMAT)
+    for command in (["prepare", folder, *FLAGS], ["preview", folder], ["lint", folder], ["lint", folder, "--json"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "bridge_data.cli", *map(str, command)],
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        )
+        assert b"Traceback" not in ended.stderr and b"caf\\udce9" in ended.stdout + ended.stderr
+    assert json.loads(ended.stdout)["notes"][0]["shown"][0]["key"] == "caf\udce9"

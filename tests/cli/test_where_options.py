@@ -1,0 +1,100 @@
+"""`--where` and `--columns` of the commands that look at data."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bridge_data.cli.catalog import DataCatalog, SampleFilter
+from bridge_data.errors import ConfigError
+from tests.cli.conftest import Run
+from tests.prepared import write_blend, write_texts
+from tests.tables import write_text_table
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    write_texts(tmp_path / "texts", 200, ratio="3,1,0")
+    write_text_table(tmp_path / "table.parquet", 90)
+    write_blend(tmp_path / "blend.yaml", {"texts": 1})
+    keys = [f"{number:06d}" for number in range(200)]
+    pq.write_table(pa.table({"key": keys, "score": list(range(200))}), tmp_path / "scores.parquet")
+    (tmp_path / "run.yaml").write_text("data: {where: score < 30, columns: scores.parquet, micro_batch_size: 2}\n")
+    (tmp_path / "wrong.yaml").write_text("data: {where: 7}\n")
+    return tmp_path
+
+
+ORDER = ("--batch-size", 5, "--num-lanes", 1, "--shuffle-buffer-size", 1)
+BENCH = ("--num-workers", 0, "--num-batches", 4, "--batch-size", 2)
+DOCTOR = ("--seconds", 0.05, "--num-workers", 0, "--batch-size", 2, "--steps", 30)
+SCORES = ("--columns", "scores.parquet")
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "options", "exit_code", "told"),
+    [
+        ("info texts", "score < 60 and txt.bytes = 2", SCORES, 0, ["train 50 33.3%", "val 0 0.0%"]),
+        ("info table.parquet", "text like '%7'", (), 0, ["train 9 10.0%"]),
+        ("info blend.yaml", "index % 3 = 0", (), 0, ["50 samples in all"]),
+        ("preview texts", "index % 7 = 3", ("-n", 2), 0, ["000003", "000010"]),
+        ("preview texts", "txt.byte = 3", (), 1, ["unknown column 'txt.byte'; did you mean 'txt.bytes'"]),
+        ("order blend.yaml --steps 0..3", "index in (1, 5)", ORDER, 0, ["000001", "000005"]),
+        ("when blend.yaml 000002 --until 9", "index <> 2", ORDER, 1, ["no sample has the key"]),
+        ("view texts --config run.yaml", "true", (), 1, ["--where is for PATH alone"]),
+        ("bench blend.yaml", "score < 3", (*SCORES, *BENCH), 0, ["where score < 3"]),
+        ("bench blend.yaml", "index < 0", BENCH, 1, ["chooses none of the 150 samples"]),
+        ("doctor texts", "index < 15", DOCTOR, 0, ["where index < 15", "texts/train 15 100.00% 4.00"]),
+        ("doctor texts", "size < 1", DOCTOR, 1, ["unknown column 'size'"]),
+        ("doctor texts --config run.yaml", None, ("--seconds", 0), 0, ["where score < 30", "texts/train 30 100.00%"]),
+        ("doctor texts --config wrong.yaml", None, (), 1, ["where: expected a string, got 7"]),
+        (
+            "lint texts",
+            "score < 10 or index < 20",
+            (*SCORES, "--no-progress"),
+            0,
+            ["40 samples in 4 shards checked, not everything: no faults"],
+        ),
+        ("lint texts", "index <", ("--no-progress",), 1, ["error: where: "]),
+    ],
+)
+def test_each_command_looks_at_the_chosen_samples(
+    run: Run,
+    folder: Path,
+    command: str,
+    where: str | None,
+    options: tuple[object, ...],
+    exit_code: int,
+    told: list[str],
+) -> None:
+    chosen = () if where is None else ("--where", where)
+    result = run(*command.split(), *chosen, *options)
+    output = " ".join(result.output.split())
+    assert result.exit_code == exit_code and all(text in output for text in told), result.output
+    assert "000002" not in output or exit_code, "it is never chosen"
+
+
+def test_the_condition_is_among_the_settings_in_json(run: Run, folder: Path) -> None:
+    bench = json.loads(run("bench", "blend.yaml", "--where", "score < 3", *SCORES, *BENCH, "--json").stdout)
+    doctor = json.loads(run("doctor", "texts", "--config", "run.yaml", "--seconds", 0, "--json").stdout)
+    assert (bench["settings"]["where"], doctor["run"]["where"]) == ("score < 3", "score < 30")
+
+
+def test_the_viewer_pages_through_the_chosen_samples(folder: Path) -> None:
+    part = DataCatalog(folder / "texts", {"where": "index % 50 = 1", "columns": None}).part("train")
+    addresses, _, _ = part.page(SampleFilter(), 1, 10)
+    assert [part.read(address).key for address in addresses] == ["000001", "000051", "000101"]
+    with pytest.raises(ConfigError, match="where: "):
+        DataCatalog(folder / "texts", {"where": "index <", "columns": None}).part("train")
+
+
+@pytest.mark.processes
+def test_nothing_is_printed_beside_the_answer(folder: Path) -> None:
+    command = [sys.executable, "-m", "bridge_data.cli", "info", str(folder / "texts"), "--where", "index < 15"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "train 15 10.0%" in " ".join(done.stdout.split()) and done.stderr == ""
