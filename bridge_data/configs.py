@@ -289,6 +289,8 @@ def _of_section(data: Mapping[str, Any], overrides: Sequence[str], where: str) -
         given = dict(data.get("init_args", {}))
         if class_name.startswith("bridge_data.") and class_name.endswith(".EnergonMultiModalDataModule"):
             class_name = DATA_MODULE
+    if given.get("pg_collection", 0) is None:  # LightningCLI writes it, though YAML cannot hold any
+        del given["pg_collection"]
     given = _parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
     if "path" not in given:
         raise ConfigError(f"{where}: data has no path: expected the arguments of EnergonMultiModalDataModule")

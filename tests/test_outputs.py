@@ -123,7 +123,6 @@ WRITTEN = {
     ("checkpoint", "skip", "--out"): OUTPUT,
     ("convert", "target"): OUTPUT,
     ("measure", "--out"): OUTPUT,
-    ("doctor", "--plot"): OUTPUT_ON_DISK,
     ("duplicates", "--keys"): OUTPUT_ON_DISK,
     ("duplicates", "--out"): OUTPUT_ON_DISK,
     ("mount", "mountpoint"): OUTPUT_ON_DISK,

@@ -122,7 +122,7 @@ class TrainingRun:
             data, trainer = DataConfig.read(name, of_data), _of_trainer(_config_of(name), of_trainer)
         assumed = []
         if found is None and _config_of(name) is None:
-            assumed.append("settings are the defaults of the DataModule; key=value, or a config, gives others")
+            assumed.append("settings are the defaults of the DataModule, if not given as name=value")
             if states:
                 assumed = ["settings that the states do not have are the defaults of the DataModule"]
                 data = _of_states(data, states)
@@ -165,6 +165,10 @@ class TrainingRun:
         if data.data_module != DATA_MODULE:  # it may open them otherwise
             module = data.with_options(num_workers=0, num_val_workers=0).build()
             return module.datasets_provider(self.worker_config(), "train")
+        if task_encoder is None and self.packs:
+            raise ConfigError(
+                "packing: packs are chosen by the task encoder of the run; name it (task_encoder=package.module.Name)"
+            )
         encoder = task_encoder or OrderTaskEncoder()
         return training_order(data.path, self.options, self.worker_config(), encoder, self.schedule)
 
