@@ -71,7 +71,7 @@ test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 # Tasks and workers on Ray clusters; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
 # an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
-	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py \
+	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/plugins/ray/test_ray_tasks.py \
 	  tests/plugins/ray/test_ray_workers.py
 
 test-wandb: setup $(PEERS)/wandb/.complete

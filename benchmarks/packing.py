@@ -79,7 +79,7 @@ WAYS = {
 def make(name: str, folder: Path, scale: float) -> Path:
     """A data set with its costs."""
     made = data.make(name, folder, scale) / "tars"
-    command = [sys.executable, "-m", "bridge_data.cli", "measure", str(made), "--task-encoder", "packs:Packs"]
+    command = [sys.executable, "-m", "bridge_data.cli", "prepare", str(made), "--costs", "packs:Packs"]
     paths = os.pathsep.join([str(ROOT), str(PROGRAMS)])
     subprocess.run(
         [*command, "--no-progress"], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths}

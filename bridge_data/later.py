@@ -5,6 +5,7 @@ such as `torch.Tensor` still resolve to the real classes, also in `typing.get_ty
 dtypes are cached on first use; calling a function takes half a microsecond more than with a normal import.
 """
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -47,17 +48,26 @@ def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
     return "torch" in sys.modules and isinstance(value, torch.Tensor)
 
 
-def profiler_is_active() -> bool:
-    """Whether torch's profiler records this thread, without importing torch."""
-    global _is_recording
-    if _is_recording is None:
-        if "torch" not in sys.modules:
-            return False
-        _is_recording = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
-    return _is_recording()
+@functools.lru_cache(maxsize=256)
+def is_tensor_class(kind: type) -> bool:
+    """Whether a class is that of a tensor, without importing torch. It is looked up once for each class, so it costs
+    nothing in every batch."""
+    return "torch" in sys.modules and issubclass(kind, torch.Tensor)
 
 
-_is_recording: Callable[[], bool] | None = None
+@functools.cache
+def torch_itself() -> ModuleType:
+    """Torch, imported: for functions that are called in every batch."""
+    return importlib.import_module("torch")
+
+
+def profiler() -> Callable[[], bool] | None:
+    """What tells whether torch's profiler records this thread, to be asked in every batch; None while torch is not
+    imported: nothing is recorded then."""
+    if "torch" not in sys.modules:
+        return None
+    is_recording: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+    return is_recording
 
 
 def names_of(package: str) -> tuple[Callable[[str], Any], list[str]]:
@@ -100,4 +110,15 @@ def _imported(module: str, needed_by: str) -> ModuleType:
 
 _IMPORT_AS_ITSELF = re.compile(r"^    from (\S+) import (?:\(\s*)?(\w+) as \2\b", re.MULTILINE)
 
-__all__ = ["Image", "LaterModule", "is_tensor", "names_of", "nanoarrow", "numpy", "profiler_is_active", "torch"]
+__all__ = [
+    "Image",
+    "LaterModule",
+    "is_tensor",
+    "is_tensor_class",
+    "names_of",
+    "nanoarrow",
+    "numpy",
+    "profiler",
+    "torch",
+    "torch_itself",
+]

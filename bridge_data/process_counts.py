@@ -48,9 +48,8 @@ class ProcessCounts:
     def take_image_notes(self) -> tuple[int, int]:
         """Damaged images and first frames that were not taken yet."""
         taken = damaged, first = self.num_damaged_images, self.num_first_frames
-        if damaged or first:
-            self.num_damaged_images -= damaged
-            self.num_first_frames -= first
+        self.num_damaged_images -= damaged
+        self.num_first_frames -= first
         return taken
 
     def take_others(self) -> Mapping[str, int]:

@@ -54,7 +54,7 @@ class DatasetOptions:
     packing_buffer_size: int | None = None
     """Samples among which `select_samples_to_pack` chooses; None for no packing."""
     packing: PackingKind = "online"
-    """"planned": packs are made from the cost index (`bridge-data measure`) before samples are read, whatever
+    """"planned": packs are made from the cost index (`bridge-data prepare --costs`) before samples are read, whatever
     `packing_buffer_size`."""
     planning_window: int = 4096
     """Samples of the job that are packed together, if packs are planned."""
@@ -119,8 +119,8 @@ class TrainingOptions(DatasetOptions):
     repeat: bool = True
     """Whether to repeat forever; else one epoch."""
     weight_unit: str | None = None
-    """What weights of a blend are shares of: "samples", or a cost of samples that `bridge-data measure` has written for
-    the task encoder, such as "tokens". None: what the metadataset says, or samples."""
+    """What weights of a blend are shares of: "samples", or a cost of samples that `bridge-data prepare --costs` has
+    written for the task encoder, such as "tokens". None: what the metadataset says, or samples."""
 
     def __post_init__(self) -> None:
         check_integer("virtual_epoch_length", self.virtual_epoch_length, 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     from bridge_data import EnergonMultiModalDataModule
-    from bridge_data.plugins.metrics.metric_sinks import MetricsSink
+    from bridge_data.loader.metric_sinks import MetricsSink
     from bridge_data.task import TaskEncoder
     from recipes.megatron_model import MegatronModel
 

@@ -34,8 +34,8 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
     Raises:
         ConfigError: if there is none, an argument is missing or unknown, or something else is made.
     """
-    from bridge_data.task import TaskEncoder
     from bridge_data.configs import find_named
+    from bridge_data.task import TaskEncoder
 
     _, make = find_named(name)
     if not callable(make):

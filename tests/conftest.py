@@ -12,9 +12,10 @@ import hypothesis
 import pytest
 import torch
 from _pytest import runner
+from hypothesis.internal.conjecture import providers
 
 from bridge_data.loader import SavableDataLoader, get_loader
-from tests import for_workers
+from tests import for_workers, ranks
 from tests.loader.streams import Streams, config
 from tests.object_store import Bucket, Server, environment
 
@@ -25,12 +26,26 @@ hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, ma
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"
 hypothesis.settings.load_profile(os.environ.get("BRIDGE_DATA_PROFILE", PROFILE))
+if hypothesis.settings().derandomize and hasattr(providers, "_get_local_constants"):
+    # Nor do examples have constants out of our modules, as far as these happen to be imported when a test begins.
+    providers._get_local_constants = lambda: providers._local_constants
 
 # pytest would tell the name of each test in the environment; but loaders share a server only if it is the same.
 runner._update_current_test_var = lambda item, when: None
 
 WORKERS = {"two_workers", "three_workers"}
 """Fixtures that start worker processes."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Processes that run tests share what training jobs are forked from, as it imports for many seconds."""
+    node.workerinput["job_server"] = ranks.begin_server()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        ranks.SHARED["server"] = config.workerinput["job_server"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -384,7 +384,7 @@ def test_convert(data: Path, way: str) -> None:
 
 
 def fields(path: Path) -> tuple[str, str]:
-    return ("--field", "text=txt" if path.is_dir() and [*path.glob("*.tar")] else "text=text")
+    return ("--field-map", "text=txt" if path.is_dir() and [*path.glob("*.tar")] else "text=text")
 
 
 def shown(data: Path) -> Iterator[tuple[str, Path]]:
@@ -398,20 +398,20 @@ def shown(data: Path) -> Iterator[tuple[str, Path]]:
     )
 
 
-def test_preview(data: Path) -> None:
+def test_shown_samples(data: Path) -> None:
     for name, path in shown(data):
-        result = run_command("preview", path, "--count", SIZE)
+        result = run_command("info", path, "--samples", SIZE)
         assert result.output.count("(forgotten: no run sees it)") == len(GONE), name
         assert numbers_in(result.output) == LEFT, name
         sheet = data / f"{name}.html"
-        assert run_command("preview", path, "--count", SIZE, "--html", sheet).exit_code == 0
+        assert run_command("info", path, "--samples", SIZE, "--html", sheet).exit_code == 0
         assert numbers_in(sheet.read_text()) == LEFT, name
 
 
 def test_duplicates(data: Path) -> None:
     write_texts(data / "again", SIZE, text_of, per_shard=20)
     for folder in (data / "tars", linked(data / "tars", data / "at" / "link")):
-        result = run_command("duplicates", folder, data / "again", "--json", "--show", SIZE, "--no-progress")
+        result = run_command("duplicates", folder, data / "again", "--json", "--limit", SIZE, "--no-progress")
         assert result.exit_code == 0, result.output
         report = json.loads(result.output)
         assert report["faults"]["forgotten"] == len(GONE)

@@ -208,7 +208,7 @@ def test_preparing_makes_the_same_indexes(data: Path, tmp_path: Path) -> None:
     assert indexes_of(folder) == kept(FILE)["indexes"] == indexes_of(data / "tars")
 
 
-COMMANDS = ("info tars", "info blend.yaml", "lint tars", "preview tars", "duplicates tars")
+COMMANDS = ("info tars", "info blend.yaml", "check tars", "preview tars", "duplicates tars")
 """Whose `--json` is pinned."""
 
 

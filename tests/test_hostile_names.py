@@ -40,8 +40,8 @@ def test_names_of_members_are_never_paths_to_write_to(tmp_path: Path, monkeypatc
     for command in (
         prepare,
         [*prepare, "--fix-duplicates", "--force-overwrite"],
-        ["lint", folder, "--no-progress", "--num-workers", "1"],
-        ["preview", folder, "--count", "10"],
+        ["check", folder, "--no-progress", "--num-workers", "1"],
+        ["info", folder, "--samples", "10"],
         ["info", folder],
     ):
         result = run_command(*command)

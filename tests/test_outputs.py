@@ -122,15 +122,12 @@ WRITTEN = {
     ("checkpoint", "redist", "target"): OUTPUT,
     ("checkpoint", "skip", "--out"): OUTPUT,
     ("convert", "target"): OUTPUT,
-    ("measure", "--out"): OUTPUT,
     ("duplicates", "--keys"): OUTPUT_ON_DISK,
     ("duplicates", "--out"): OUTPUT_ON_DISK,
     ("mount", "mountpoint"): OUTPUT_ON_DISK,
     ("order", "--out"): OUTPUT_ON_DISK,
     ("plan", "--html"): OUTPUT_ON_DISK,
-    ("prepare", "--tmp-path"): OUTPUT_ON_DISK,
-    ("prepare-media", "--tmp-path"): OUTPUT_ON_DISK,
-    ("preview", "--html"): OUTPUT_ON_DISK,
+    ("info", "--html"): OUTPUT_ON_DISK,
 }
 """What commands write to, besides their data."""
 
@@ -159,7 +156,7 @@ def test_outputs_of_commands_name_their_option_when_they_refuse_a_url(name: tupl
 
 
 def test_a_command_says_which_option_it_was(data: Path) -> None:
-    done = run_command("preview", data, "--html", "s3://bucket/sheet.html")
+    done = run_command("info", data, "--html", "s3://bucket/sheet.html")
     assert done.exit_code == 1 and "--html" in done.output and "s3://bucket/sheet.html" in done.output
 
 

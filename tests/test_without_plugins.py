@@ -60,9 +60,23 @@ def run(core: Path, *arguments: str) -> str:
     return done.stdout
 
 
+USUAL_JOB_AND_TESTS = """
+import sys
+import pytest
+from tests import usual_job
+
+usual_job.main()
+sys.exit(pytest.main(["-q", "-x", "-p", "no:xdist", *sys.argv[1:]]))
+"""
+
+
 @pytest.mark.processes
-def test_a_usual_job_needs_no_plugin(core: Path) -> None:
-    assert "right" in run(core, "-m", "tests.usual_job")
+def test_a_usual_job_and_contracts_of_the_core_need_no_plugin(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few histories: all of them run with all plug-ins there, too."""
+    monkeypatch.setenv("BRIDGE_DATA_PROFILE", "repeatable")
+    monkeypatch.setenv("BRIDGE_DATA_EXAMPLES", "10")
+    printed = run(core, "-c", USUAL_JOB_AND_TESTS, *QUICK)
+    assert "usual job: right" in printed and " passed" in printed
 
 
 OPENS = """
@@ -103,14 +117,6 @@ def test_no_plugin_is_imported_for_data_that_need_none(tmp_path: Path) -> None:
     assert run(ROOT, "-c", OPENS_AND_TELLS, str(data)).endswith("imported:\n")
     forget_samples(data, ["000003"], "asked for")
     assert "bridge_data.plugins.forget" in run(ROOT, "-c", OPENS_AND_TELLS, str(data))
-
-
-@pytest.mark.processes
-def test_the_contracts_of_the_core_need_no_plugin(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few histories: all of them run with all plug-ins there, too."""
-    monkeypatch.setenv("BRIDGE_DATA_PROFILE", "repeatable")
-    monkeypatch.setenv("BRIDGE_DATA_EXAMPLES", "10")
-    run(core, "-m", "pytest", "-q", "-x", "-p", "no:xdist", *QUICK)
 
 
 @pytest.mark.slow

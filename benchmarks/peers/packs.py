@@ -65,7 +65,7 @@ class Packs(api.DefaultTaskEncoder):
         return "0" * 16
 
     def costs(self, sample: Tokens) -> dict[str, int]:
-        """What `bridge-data measure` stores."""
+        """What `bridge-data prepare --costs` stores."""
         return {"tokens": len(sample.tokens)}
 
     def select_samples_to_pack(self, samples: list[Tokens]) -> list[list[Tokens]]:

@@ -219,7 +219,7 @@ def _sources(path: Path, part: str, failures: dict[str, list[str]], config: Lint
         errors.append(error)
     for failure in errors:
         if isinstance(failure, OptionError):
-            fix = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
+            fix = "" if config.split_parts else f" (in split part {part!r}: --split-part names those to check)"
             raise ConfigError(f"{failure}{fix}")
         failures.setdefault(str(failure), []).append(part)
 

@@ -1,5 +1,5 @@
-"""The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
-`measure`, `mount`, `plan`, `doctor`, `checkpoint`, `audit`, `order`, `forget` and `view`.
+"""The command line: `bridge-data convert`, `prepare`, `info`, `check`, `duplicates`, `mount`, `plan`, `doctor`,
+`checkpoint`, `order`, `forget` and `view`.
 
 User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
 when it is called, so none waits for another's imports.
@@ -29,32 +29,25 @@ def _end_quickly() -> None:
 atexit.register(_end_quickly)
 
 _COMMANDS = {
-    "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
-    "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip steps.",
+    "check": "Read everything of PATH, and report all that is wrong with it.",
+    "checkpoint": "Look at saved data states, compare them, write them for other ranks, skip steps, or verify a run.",
     "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
     "doctor": "Check RUN before it starts, and show what would stop or slow it, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
-    "lint": "Read everything of PATH, and report all that is wrong with it.",
-    "measure": "Measure what the task encoder makes of every sample of DATA, and store it beside the data.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
     "order": "Show the samples of a step of RUN, the steps of a sample, or where two runs differ.",
     "plan": "Show what RUN will see, before it starts: steps, samples, tokens, epochs, fill, loads, and how fast.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
-    "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
-    "there.",
-    "preview": "Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they "
-    "become.",
-    "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
+    "view": "Show RUN in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
 }
 """The help line of each command: the first sentence of its own help."""
 
 COMMANDS = Seam[click.Command]("commands")
+"""By the name of the command; that of one within a group has the group's before it: `checkpoint verify`."""
 
-_MODULES = {"prepare-media": "bridge_data.cli.prepare_metadata_command"} | {
-    name: f"bridge_data.tools.{name}_command" for name in ("order", "plan", "doctor")
-}
+_MODULES = {name: f"bridge_data.tools.{name}_command" for name in ("order", "plan", "doctor")}
 """Commands whose module has another name, or stands elsewhere."""
 
 
@@ -62,7 +55,7 @@ class _Commands(click.Group):
     """Imports commands when they are called, and turns our own errors into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(dict.fromkeys((*_COMMANDS, *COMMANDS.names_of_others)))
+        return list(dict.fromkeys((*_COMMANDS, *(name for name in COMMANDS.names_of_others if " " not in name))))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         module = _MODULES.get(name, f"bridge_data.cli.{name}_command")

@@ -1,8 +1,8 @@
 """`bridge-data checkpoint info`, `diff`, `redist` and `skip`: look at saved data states, write them for other ranks,
-make their runs skip steps.
+make their runs skip steps. A plug-in adds `verify` (see `COMMANDS` in `bridge_data.cli`).
 
-A path is an iteration's folder, one rank's file, or a file with a merged state; `info` and `redist` also take the
-files of all ranks as several paths.
+A path is an iteration's folder, one rank's file, or a file with a state: alone, as Megatron or Lightning writes it, or
+with `--key` in a dict of one's own. `info` and `redist` also take the files of all ranks as several paths.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from bridge_data.cli import COMMANDS
 from bridge_data.cli.state_contents import (
     LaneContents,
     SourceContents,
@@ -51,18 +52,50 @@ from bridge_data.storage import Location, on_disk, write
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order", "costs")
 
 
-@click.group()
+class _Checkpoint(click.Group):
+    """Has the commands of plug-ins, too."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        theirs = (*COMMANDS.names, *COMMANDS.names_of_others)
+        return [*super().list_commands(ctx), *(name[len(_PREFIX) :] for name in theirs if name.startswith(_PREFIX))]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = super().get_command(ctx, name) or COMMANDS.find(_PREFIX + name)
+        return (
+            COMMANDS.get(_PREFIX + name, f"bridge-data {_PREFIX + name}") if found is None and name == _OURS else found
+        )
+
+
+_PREFIX, _OURS = "checkpoint ", "verify"
+"""How the names of commands of plug-ins begin; the one of them that is in this package."""
+
+
+def _keys(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(".")) if text else ()
+
+
+_key_option = click.option(
+    "--key",
+    "keys",
+    callback=_keys,
+    metavar="KEY",
+    help="Where a file has the state among other things: the key in its dict, or several with dots between them.",
+)
+
+
+@click.group(cls=_Checkpoint)
 def checkpoint() -> None:
-    """Look at saved data states, compare them, write them for other ranks, or skip steps."""
+    """Look at saved data states, compare them, write them for other ranks, skip steps, or verify a run."""
 
 
 @checkpoint.command()
 @click.argument("paths", metavar="PATH...", type=LOCATION, nargs=-1, required=True)
-@click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most; --json has all.")
+@_key_option
+@setting("--limit", default=32, help="Lanes to show, at most; --json has all.")
 @json_option
-def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
+def info(paths: tuple[Location, ...], keys: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
-    found = _read(paths)
+    found = _read(paths, keys)
     state, sources, lanes = found.state, sources_of(found.state), lanes_of(found.state)
     extras = shown_extras(state)
     shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
@@ -105,22 +138,23 @@ def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
-    click.echo(_lane_table(lanes, max_lanes))
+    click.echo(_lane_table(lanes, limit))
 
 
 @checkpoint.command()
 @click.argument("first", metavar="A", type=LOCATION)
 @click.argument("second", metavar="B", type=LOCATION)
-@click.option(
-    "--max-lanes", default=8, show_default=True, help="Show this many lanes that differ, at most; --json has all."
-)
+@_key_option
+@setting("--limit", default=8, help="Lanes that differ to show, at most; --json has all.")
 @json_option
 @click.pass_context
-def diff(ctx: click.Context, first: Location, second: Location, max_lanes: int, as_json: bool) -> None:
+def diff(
+    ctx: click.Context, first: Location, second: Location, keys: tuple[str, ...], limit: int, as_json: bool
+) -> None:
     """Show in what the data states at A and B differ: data and settings, position, lanes. Exit code 1 if they do."""
-    a, b = read_checkpoint(first), read_checkpoint(second)
+    a, b = read_checkpoint(first, keys), read_checkpoint(second, keys)
     of_all, of_lanes = differences(a.state, b.state)
-    shown_lanes = list(of_lanes) if as_json else list(of_lanes)[:max_lanes]
+    shown_lanes = list(of_lanes) if as_json else list(of_lanes)[:limit]
     rows = [*of_all, *(row for lane in shown_lanes for row in of_lanes[lane])]
     if as_json:
         states = [
@@ -135,8 +169,8 @@ def diff(ctx: click.Context, first: Location, second: Location, max_lanes: int, 
         click.echo(
             f"the same state: {counted(a.state.num_lanes, 'lane')} after {a.state.num_handed_out:,} micro-batches"
         )
-    if len(of_lanes) > max_lanes:
-        click.echo(f"and {counted(len(of_lanes) - max_lanes, 'more lane')}")
+    if len(of_lanes) > limit:
+        click.echo(f"and {counted(len(of_lanes) - limit, 'more lane')}")
     if (a.step, a.world_size) != (b.step, b.world_size):
         note(f"A was saved {_saved(a)}; B was saved {_saved(b)}")
     ctx.exit(1 if rows else 0)
@@ -145,15 +179,12 @@ def diff(ctx: click.Context, first: Location, second: Location, max_lanes: int, 
 @checkpoint.command()
 @click.argument("sources", metavar="SRC...", type=LOCATION, nargs=-1, required=True)
 @click.argument("target", metavar="DST", type=OUTPUT)
-@click.option(
-    "--world-size",
-    "--new-world-size",
-    type=click.IntRange(min=1),
-    required=True,
-    help="Data-parallel ranks to write files for.",
-)
+@_key_option
+@click.option("--world-size", type=click.IntRange(min=1), required=True, help="Data-parallel ranks to write files for.")
 @click.option("--step", type=int, help="The step to record, if SRC does not say it.")
-def redist(sources: tuple[Location, ...], target: Location, world_size: int, step: int | None) -> None:
+def redist(
+    sources: tuple[Location, ...], target: Location, keys: tuple[str, ...], world_size: int, step: int | None
+) -> None:
     """Write the whole data state at SRC, or in the files of all ranks, to the folder DST as files of another number of
     ranks.
 
@@ -161,7 +192,7 @@ def redist(sources: tuple[Location, ...], target: Location, world_size: int, ste
     unchanged. The file of rank 0 has all lanes, the others those of their rank. If the ranks cannot share the lanes
     equally, the DataModule's loader sends the state of rank 0 to all ranks, and they reshard it.
     """
-    found = _read(sources)
+    found = _read(sources, keys)
     source = found.path
     if None not in (found.step, step) and found.step != step:
         raise ConfigError(f"--step {step}: {source} says that it is of step {found.step}")
@@ -186,12 +217,14 @@ def redist(sources: tuple[Location, ...], target: Location, world_size: int, ste
 
 @checkpoint.command()
 @click.argument("source", metavar="STATE", type=LOCATION)
+@_key_option
 @click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
 @click.option("--config", type=ON_DISK, help="The config of the run, which says what a step is.")
 @setting("--global-batch-size", help="Samples or packs of a step, without a ramp.")
 @click.option("--out", type=OUTPUT, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
 def skip(
     source: Location,
+    keys: tuple[str, ...],
     steps: tuple[str, ...],
     config: Path | None,
     global_batch_size: int | None,
@@ -203,7 +236,7 @@ def skip(
     which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips.
     Those before the saved step are left out. Skips that STATE already has remain.
     """
-    found = read_checkpoint(source)
+    found = read_checkpoint(source, keys)
     found.state.check_complete()
     schedule = _schedule(found.state, config, global_batch_size)
     skips = schedule.skips(steps)
@@ -220,7 +253,7 @@ def skip(
     if source.is_dir():
         _write_folder(found, state, target)
     else:
-        _write_file(source, state, target)
+        _write_file(source, keys, state, target)
     click.echo(f"{target}: {skips}")
 
 
@@ -258,18 +291,18 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Location) -> No
     save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
 
 
-def _write_file(source: Location, state: LoaderState, target: Location) -> None:
-    if is_part_of_checkpoint(source):
+def _write_file(source: Location, keys: Sequence[str], state: LoaderState, target: Location) -> None:
+    if not keys and is_part_of_checkpoint(source):
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
         raise ConfigError(f"{target}: already exists; give another name")
     if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
         raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
-    if source.suffix == LIGHTNING_SUFFIX:
+    if source.suffix == LIGHTNING_SUFFIX and not keys:
         write_lightning(on_disk(source), state, on_disk(target))
         return
     try:
-        write(target, with_state(read_bytes(source), state))
+        write(target, with_state(read_bytes(source), state, keys))
     except (OSError, DatasetError) as error:
         raise StateError(f"{target}: was not written: {error}") from error
 
@@ -281,14 +314,14 @@ def _skip_rows(state: LoaderState) -> list[tuple[str, str]]:
     return [("steps", str(skips)), ("", here)]
 
 
-def _read(paths: Sequence[Location]) -> Checkpoint:
+def _read(paths: Sequence[Location], keys: Sequence[str]) -> Checkpoint:
     """The checkpoint in a folder or file, or in the files of all ranks."""
     if len(paths) == 1:
-        return read_checkpoint(paths[0])
+        return read_checkpoint(paths[0], keys)
     folder = paths[0].parent
-    if {path.absolute() for path in paths} == {path.absolute() for path in rank_files(folder).values()}:
+    if not keys and {path.absolute() for path in paths} == {path.absolute() for path in rank_files(folder).values()}:
         return read_checkpoint(folder)
-    parts = [read_checkpoint(path) for path in paths]
+    parts = [read_checkpoint(path, keys) for path in paths]
     steps = {part.step for part in parts}
     if len(steps) > 1:
         raise StateError(f"{', '.join(map(str, paths[:4]))}: are of different steps: {sorted(map(str, steps))}")

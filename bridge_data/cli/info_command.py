@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -10,13 +11,16 @@ import click
 from bridge_data import storage
 from bridge_data.cli.terminal import (
     LOCATION,
+    OUTPUT_ON_DISK,
     echo_json,
     headed,
     json_option,
     limits_option,
+    only_local,
     sized,
     spanned,
     split_counts,
+    split_options,
     split_table,
     table,
     trust_options,
@@ -57,10 +61,28 @@ _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 """(the facts as plain data, the lines that show them)."""
 
 
+NUM_SHOWN = 3
+"""Samples that are shown if nobody says how many."""
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> range | None:
+    """`3` as the first three numbers, `20..29` as those."""
+    if text is None:
+        return None
+    first, dots, last = text.partition("..")
+    if not (first.isdecimal() and (last.isdecimal() if dots else int(first))) or (dots and int(last) < int(first)):
+        raise ConfigError(f"--samples {text}: expected a count from 1 on, or numbers such as 20..29")
+    return range(int(first), int(last) + 1) if dots else range(int(first))
+
+
 @click.command()
 @click.argument("path", type=LOCATION)
-@click.option("--split-config", metavar="NAME", help="The file of the split in .nv-meta.  [default: split.yaml]")
-@click.option("--dataset-config", metavar="NAME", default=DATASET_YAML, show_default=True, help="That of the samples.")
+@click.option(
+    "--samples", callback=_numbers, metavar="N", help="Show samples instead: the first N of each data set, or 20..29."
+)
+@click.option("--key", help="Show this sample: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
+@click.option("--html", type=OUTPUT_ON_DISK, help="Write the samples to this file instead, as a single page.")
+@split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @where_options
 @trust_options
 @limits_option
@@ -70,8 +92,12 @@ def info(
     context: click.Context,
     /,
     path: Location,
+    samples: range | None,
+    key: str | None,
+    html: Path | None,
+    split_parts: tuple[str, ...],
     split_config: str | None,
-    dataset_config: str,
+    dataset_config: str | None,
     where: str | None,
     columns: str | None,
     limits: Limits,
@@ -80,9 +106,28 @@ def info(
 ) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
-    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta. The
-    exit status is 1 if anything is wrong.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta. With
+    --samples or --key it shows samples: keys, parts, sizes, texts, what kind of images they are, and the fields that
+    they become. The exit status is 1 if anything is wrong.
     """
+    if samples is not None or key is not None or html is not None:
+        if key is not None and samples is not None:
+            raise ConfigError("--key shows one sample: give it without --samples")
+        if html is not None and as_json:
+            raise ConfigError("--html writes a page, --json a document: give one of them")
+        if split_config is not None:
+            raise ConfigError("--split-config is for what PATH holds as a whole: leave it out with --samples")
+        from bridge_data.cli.shown_samples import show_samples  # imports what the rest does not need
+
+        given = {"where": where, "columns": columns, "limits": limits, "dataset_config": dataset_config, **trust}
+        numbers = range(NUM_SHOWN) if samples is None else samples
+        show_samples(
+            only_local(path), numbers, key, html, {"split_parts": split_parts, **given, **trust}, as_json=as_json
+        )
+        return
+    if split_parts:
+        raise ConfigError("--split-part is for --samples and --key: all parts are shown without")
+    dataset_config = dataset_config or DATASET_YAML
     trust["limits"] = limits
     clauses = given_clauses(where, columns)
     kind = "metadataset" if path.suffix in (".yaml", ".yml") and storage.is_file(path) else format_of(str(path)).name
@@ -159,7 +204,7 @@ def _odd_parts(dataset: PreparedDataset, sample_type: dict[str, Any] | None) -> 
         texts = (sample_type or {}).get("field_map") or {}
         field_map = {field: parse_access(str(text)) for field, text in texts.items()}
     except ConfigError:
-        return []  # a loader and `lint` say it
+        return []  # a loader and `check` say it
     if not field_map or dataset.index is None:
         return []
     from bridge_data.check.missing_parts import count_parts  # imports numpy, which little else here needs

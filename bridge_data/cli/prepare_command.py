@@ -7,14 +7,14 @@ that follows is unattended.
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from bridge_data.cli.prepare_metadata_command import column_names, media_options, store_columns, store_media
+from bridge_data.cli.added_metadata import COSTS, CostJob, column_names, store_columns, store_media
 from bridge_data.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -25,22 +25,25 @@ from bridge_data.cli.sample_types import (
 )
 from bridge_data.cli.terminal import (
     LOCATION,
-    OUTPUT_ON_DISK,
     answers,
     executor_option,
+    is_given,
     limits_option,
     named_executor,
     note,
+    only_local,
     only_on_disk,
     progress_bar,
     progress_option,
+    refuse_others,
     setting,
     sized,
     spanned,
     split_counts,
     split_table,
+    trust_options,
 )
-from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, is_prepared
+from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, has_tars, is_prepared
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, bridge_command, counted, listed
 from bridge_data.limits import Limits
@@ -88,37 +91,30 @@ class _Options:
     force_overwrite: bool
     tar_index_only: bool
     shuffle_tars: bool
-    skip_dataset_yaml: bool
-    dataset_yaml_name: str
+    dataset_config: str
     num_workers: int | None
     executor: str
-    task_index: int | None
-    num_tasks: int | None
-    merge: bool
+    task: ScanTask | Literal["merge"] | None
     rescan: bool
     fix_duplicates: bool
     digest: bool
-    columns: str | None
+    store_columns: str | None
     split_config: str
-    tmp_path: Path | None
-    media_metadata_by_extension: bool
-    media_metadata_by_header: bool
-    media_metadata_by_glob: str | None
-    media_orientation: "Orientation"
+    media: str | None
+    orientation: "Orientation"
+    costs: str | None
     limits: Limits
     progress: bool
 
     def __post_init__(self) -> None:
-        if self.media_rule is not None and self.tar_index_only:
-            raise ConfigError(
-                "--tar-index-only renews the index alone; run `bridge-data prepare-media` for media metadata"
-            )
-        if (self.task_index is None) != (self.num_tasks is None):
-            raise ConfigError("--task-index and --num-tasks: give both, or none")
-        if self.task is not None and (self.merge or self.fix_duplicates):
-            raise ConfigError("--task-index scans a share of the tars: leave --merge and --fix-duplicates out")
-        if column_names(self.columns) and self.task is not None:
-            raise ConfigError("--columns: values are read with --merge; give it there, and not with --task-index")
+        if self.tar_index_only and (self.media is not None or self.costs is not None):
+            raise ConfigError("--tar-index-only renews the index alone: leave --media and --costs out")
+        if self.orientation != "ignore" and self.media is None:
+            raise ConfigError("--orientation is for the metadata of media: give --media")
+        if self.share is not None and self.fix_duplicates:
+            raise ConfigError("--task scans a share of the tars: leave --fix-duplicates out")
+        if (column_names(self.store_columns) or self.media is not None) and self.share is not None:
+            raise ConfigError("--task scans a share of the tars: give --store-columns and --media with --task merge")
         if self.split_ratio is not None and self.split_parts:
             raise ConfigError("--split-ratio and --split-parts: give one of them")
         if self.tar_index_only and self.fix_duplicates:
@@ -127,27 +123,22 @@ class _Options:
             raise ConfigError("--tar-index-only works on all shards of the data set: leave --exclude out")
         if self.field_map is not None and self.sample_type is None:
             raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
-        if Path(self.dataset_yaml_name).name != self.dataset_yaml_name or not self.dataset_yaml_name:
-            raise ConfigError(f"--dataset-yaml-name {self.dataset_yaml_name!r}: expected the name of a file, no path")
+        if Path(self.dataset_config).name != self.dataset_config or not self.dataset_config:
+            raise ConfigError(f"--dataset-config {self.dataset_config!r}: expected the name of a file, no path")
 
     @property
-    def task(self) -> ScanTask | None:
-        """The share of the tars to scan; None for the whole job."""
-        if self.task_index is None or self.num_tasks is None:
-            return None
-        return ScanTask(self.task_index, self.num_tasks)
+    def share(self) -> ScanTask | None:
+        """The share of the work to do; None: all that is left."""
+        return None if self.task == "merge" else self.task
 
     @property
     def media_rule(self) -> "MediaRule | None":
         """Which files are media; None if media metadata are not requested."""
-        flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
-        if flags == (None, False, False):
-            if self.media_orientation != "ignore":
-                raise ConfigError("--media-orientation is for media metadata: give a --media-metadata-by-... flag")
+        if self.media is None:
             return None
         from bridge_data.prepare import MediaRule  # imports torch
 
-        return MediaRule.parse(*flags, self.media_orientation)
+        return MediaRule.parse(self.media, self.orientation)
 
     def config_for(self, path: Location) -> PrepareConfig:
         """The settings of the indexing. Reading from a store is not limited by cores."""
@@ -159,9 +150,8 @@ class _Options:
             fix_duplicates=self.fix_duplicates,
             digest=self.digest,
             limits=self.limits,
-            merge=self.merge,
+            merge=self.task == "merge",
             executor=named_executor(self.executor, num_workers),
-            scratch=self.tmp_path,
         )
 
 
@@ -175,22 +165,19 @@ class _Options:
     help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
 )
 @click.option("--exclude", metavar="REGEX", help="Leave out shards, and other data, if it is found in their path.")
-@click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
-@click.option("--field-map", metavar="JSON", help="""As in '{"image": "jpg", "caption": "json[caption]"}'.""")
-@click.option("--non-interactive", is_flag=True, help="Ask nothing.")
-@click.option("--force-overwrite", is_flag=True, help="Prepare prepared data again, without asking.")
+@setting("--sample-type")
+@setting("--field-map")
+@setting("--non-interactive")
+@setting("--force-overwrite", help="Prepare prepared data again, without asking.")
 @click.option("--tar-index-only", is_flag=True, help="Rebuild the indexes only; split and sample class stay.")
 @click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
-@click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
-@click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
 @setting("--num-workers", help="Processes that read shards.", more="[default: one a core, at most 16]")
 @executor_option
-@click.option("--task-index", type=int, metavar="I", help="Only scan share I, from 0 on, of --num-tasks: see --merge.")
-@click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")
 @click.option(
-    "--merge",
-    is_flag=True,
-    help="Prepare from what the tasks have scanned; if tasks have not finished, an error names them.",
+    "--task",
+    metavar="I/N",
+    callback=lambda context, parameter, given: given if given in (None, "merge") else ScanTask.parse(given),
+    help="Only do share I, from 0 on, of N, such as the tasks of a Slurm array; merge: go on from what all have done.",
 )
 @click.option("--rescan", is_flag=True, help="Read all shards, even those unchanged since last time.")
 @click.option(
@@ -202,41 +189,94 @@ class _Options:
 @click.option(
     "--digest",
     is_flag=True,
-    help="Read every part, and store a digest of it (CRC-32), which lint checks, and get_train_dataset if asked to.",
+    help="Read every part, and store a digest of it (CRC-32) for `check`, and for get_train_dataset if asked to.",
 )
 @click.option(
-    "--columns",
+    "--store-columns",
     metavar="NAMES",
     multiple=True,
     callback=lambda context, parameter, given: ",".join(given) if given else None,
     help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`. Repeatable.",
 )
-@click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
-@click.option("--tmp-path", type=OUTPUT_ON_DISK, help="Where files for an object store are made.  [default: $TMPDIR]")
-@media_options
+@click.option(
+    "--media",
+    metavar="WHICH",
+    help="Store sizes, lengths and rates of media: of files with the usual extensions (extension), of those known by "
+    "their first bytes (header), or of those that match '*.jpg,clips/*.mp4'.",
+)
+@setting("--orientation", help="apply: store the sizes that images have after EXIF orientation.")
+@click.option(
+    "--costs",
+    metavar="ENCODER",
+    help="Store what your task encoder makes of each sample: MODULE:NAME of the encoder, or the config of the run.",
+)
+@setting("--split-config", default=SPLIT_YAML, help="The file of the split in .nv-meta.")
+@setting("--dataset-config", default=DATASET_YAML, help="The file of the samples there.")
+@trust_options
 @limits_option
 @progress_option
-def prepare(path: Location, **flags: Any) -> None:
+def prepare(path: Location, trusted_modules: tuple[str, ...], trust_dataset_code: bool, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 
     Writes .nv-meta and an index next to each shard, in Megatron-Energon's format, and asks for missing settings: the
     split, the sample class and the parts of its fields. For a JSONL file, writes an index next to it, and a split if
     given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end. For a
     metadataset, writes the indexes of its joins next to it. A killed run resumes where it stopped. A folder of tars in
-    an object store, s3://bucket/folder, is prepared there.
+    an object store, s3://bucket/folder, is prepared there. --media and --costs are stored in the same way; PATH may be
+    prepared already, or be a folder of files for --media, or any data for --costs.
     """
+    options = _Options(**flags)
+    trust = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
+    if any(trust.values()) and options.costs is None:
+        raise ConfigError("--trust is for --costs: nothing else here runs code")
+    if options.media is not None:
+        only_local(path)
+    if _adds_alone(path, options):
+        why = f"is for data that are prepared now, but {path} need not be: give --force-overwrite, too, if they shall"
+        refuse_others(why, flags, _ADDING)
+    elif not _prepare(path, options, flags):
+        return
+    if options.media_rule is not None:
+        store_media(only_local(path), options.media_rule, options.config_for(path), options.progress)
+    if options.costs is not None:
+        job = CostJob(
+            executor=options.config_for(path).scanner,
+            task=options.share,
+            rescan=options.rescan,
+            progress=options.progress,
+            opening=trust | {name: flags[name] for name in ("split_config", "dataset_config") if is_given(name)},
+        )
+        COSTS.get(needed_by="--costs")(path, options.costs, job)
+
+
+_ADDING = frozenset(
+    {
+        *("media", "orientation", "costs", "num_workers", "executor", "task", "rescan", "dataset_config"),
+        *("split_config", "limits", "progress", "non_interactive"),
+    }
+)
+"""The options for what is added to data."""
+
+
+def _adds_alone(path: Location, options: _Options) -> bool:
+    """Whether --media and --costs are all there is to do: the data are prepared, or need not be."""
+    if (options.media is None and options.costs is None) or options.force_overwrite or options.task == "merge":
+        return False
+    return not path.is_dir() or is_prepared(path) or not has_tars(path)
+
+
+def _prepare(path: Location, options: _Options, flags: Mapping[str, Any]) -> bool:
+    """Prepare what is at `path`; whether it is prepared now."""
     if path.name.endswith(JSONL_SUFFIX):
         from bridge_data.cli.prepare_files import prepare_lines  # imports what folders of tars do not need
 
-        prepare_lines(only_on_disk(path), flags)
-        return
+        return prepare_lines(only_on_disk(path), flags)
     if path.suffix in (".yaml", ".yml"):
         from bridge_data.cli.prepare_files import prepare_joins
 
         prepare_joins(only_on_disk(path), flags)
-        return
-    options = _Options(**flags)
-    if options.media_rule is not None or options.columns is not None:
+        return True
+    if options.media is not None or options.store_columns is not None:
         only_on_disk(path)
     config = options.config_for(path)
     if path.is_file():
@@ -245,33 +285,31 @@ def prepare(path: Location, **flags: Any) -> None:
             or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation"
         )
     check_is_whole(path)
-    if options.task is not None:
-        _scan(path, options.task, config, options.progress)
-        return
+    if options.share is not None:
+        _scan(path, options.share, config, options.progress)
+        return False
     if options.tar_index_only:
         done = _indexed(partial(refresh_index, path, config), options)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
-        store_columns(path, column_names(options.columns), config, options.progress)
-        return
+        store_columns(path, column_names(options.store_columns), config, options.progress)
+        return True
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
         click.echo(f"{path}: left unchanged")
-        return
+        return False
     first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
     split, wanted = answers(lambda: _split(options), _NO_QUESTIONS)
     unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
-    content = None if options.skip_dataset_yaml else answers(lambda: _dataset_yaml(options, first), _NO_QUESTIONS)
+    content = answers(lambda: _dataset_yaml(options, first), _NO_QUESTIONS)
     if content is not None:
         first.check(content)
-    definitions = {} if content is None else {options.dataset_yaml_name: content}
+    definitions = {} if content is None else {options.dataset_config: content}
     writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
     click.echo(split_table(split_counts(PreparedDataset.open(path, options.limits), options.split_config)))
-    store_columns(path, column_names(options.columns), config, options.progress)
-    if options.media_rule is not None:
-        store_media(only_on_disk(path), options.media_rule, config, options.progress)
+    store_columns(path, column_names(options.store_columns), config, options.progress)
     if content is not None:
         from bridge_data.check.missing_parts import count_parts  # imports numpy
 
@@ -280,12 +318,13 @@ def prepare(path: Location, **flags: Any) -> None:
             note(str(one))
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
-    if content is not None or (path / META_FOLDER / options.dataset_yaml_name).is_file():
-        click.echo(f"Done\nNext: {bridge_command('preview', path)}")
-        return
-    name = options.dataset_yaml_name
+    if content is not None or (path / META_FOLDER / options.dataset_config).is_file():
+        click.echo(f"Done\nNext: {bridge_command('info', path, '--samples', 3)}")
+        return True
+    name = options.dataset_config
     note(f"indexed, but without {name}, which says what the samples are: nothing can load them yet")
     click.echo(f"Next: write {name}, or {bridge_command('prepare', path, *_with_class(options, first))}")
+    return True
 
 
 def _with_class(options: _Options, first: FirstSamples) -> list[str]:
@@ -303,8 +342,8 @@ def _with_class(options: _Options, first: FirstSamples) -> list[str]:
         words += ["--exclude", options.exclude]
     if options.split_config != SPLIT_YAML:
         words += ["--split-config", options.split_config]
-    if options.dataset_yaml_name != DATASET_YAML:
-        words += ["--dataset-yaml-name", options.dataset_yaml_name]
+    if options.dataset_config != DATASET_YAML:
+        words += ["--dataset-config", options.dataset_config]
     sample_type, field_map = first.likely_definition()
     fields = ["--field-map", json.dumps(field_map, ensure_ascii=False)] if field_map else []
     return [*words, "--sample-type", sample_type, *fields]
@@ -323,7 +362,7 @@ def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool)
     click.echo(
         f"{path}: task {task.index} of {task.num_tasks} has scanned {counted(num_scanned, 'shard')}"
         + (f"; {counted(before, 'shard')} had been scanned before" if before else "")
-        + ". Give --merge when all have"
+        + ". Give --task merge when all have"
     )
     for text in notes:
         note(text)
@@ -364,10 +403,9 @@ def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | No
     if options.field_map is not None:
         return definition(sample_type, parse_field_map(options.field_map))
     if options.non_interactive:
-        fields = ", ".join(f'"{field.name}": "…"' for field in fields_of(SAMPLE_TYPES[sample_type]) if field.required)
+        fields = ",".join(f"{field.name}=…" for field in fields_of(SAMPLE_TYPES[sample_type]) if field.required)
         raise ConfigError(
-            f"--sample-type {sample_type} needs --field-map '{{{fields}}}'; the parts there are: "
-            f"{listed(first.parts, 20)}"
+            f"--sample-type {sample_type} needs --field-map {fields}; the parts there are: {listed(first.parts, 20)}"
         )
     return definition(sample_type, ask_field_map(sample_type, first))
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from bridge_data.cli.terminal import answers, note, progress_bar, sized, table
+from bridge_data.cli.terminal import answers, note, progress_bar, refuse_others, sized, table
 from bridge_data.data.jsonl_file import split_path
 from bridge_data.data.subset import gaps
 from bridge_data.errors import ConfigError, counted
@@ -29,14 +28,13 @@ from bridge_data.prepare.tars import PrepareConfig
 
 _LINE_FLAGS = frozenset(
     {
-        "path",
+        "costs",
         "split_ratio",
         "split_parts",
         "sample_type",
         "non_interactive",
         "force_overwrite",
         "tar_index_only",
-        "skip_dataset_yaml",
         "num_workers",
         "rescan",
         "limits",
@@ -44,17 +42,17 @@ _LINE_FLAGS = frozenset(
     }
 )
 
-_JOIN_FLAGS = frozenset({"path", "non_interactive", "num_workers", "limits", "progress"})
+_JOIN_FLAGS = frozenset({"costs", "non_interactive", "num_workers", "limits", "progress"})
 
 
-def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
-    """Prepare the JSONL file `path`, and print what it holds; `flags` are those of `prepare`.
+def prepare_lines(path: Path, flags: Mapping[str, Any]) -> bool:
+    """Prepare the JSONL file `path`, and print what it holds; `flags` are those of `prepare`. Whether it was done.
 
     Raises:
         ConfigError: if a flag is given that means nothing here, or does not fit.
         DatasetError: if lines are damaged.
     """
-    _refuse_others(path, "JSONL file", flags, _LINE_FLAGS)
+    refuse_others(f"is for folders of tars, but {path} is a JSONL file", flags, _LINE_FLAGS)
     _check_flags(flags)
     split = _line_split(flags)
     if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
@@ -63,7 +61,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
         question = f"{split_path(path)} already exists. Do you want to write another split?"
         if not answers(lambda: click.confirm(question), "give --force-overwrite to write another split"):
             click.echo(f"{path}: left unchanged")
-            return
+            return False
     config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])
     with progress_bar("indexing", "blocks", shown=flags["progress"]) as on_progress:
         done = prepare_jsonl(
@@ -75,7 +73,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     if done.parts is None:
         note("no split: each split part is the whole file; give --split-ratio 8,1,1 for parts")
         click.echo(f"Done. Found {counted(done.num_samples, 'sample')}.")
-        return
+        return True
     click.echo()
     rows = [[part, f"{start:,}", f"{end:,}", f"{end - start:,}"] for part, (start, end) in done.parts.items()]
     click.echo(table(["split part", "from", "to", "samples"], rows))
@@ -83,14 +81,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
         if count:
             note(f"{counted(count, 'sample')} in {where} of the split; --split-ratio and --split-parts write another")
     click.echo(f"Done. Found {counted(done.num_samples, 'sample')}.")
-
-
-def _refuse_others(path: Path, kind: str, flags: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse flags that do not apply to a file of this kind."""
-    context = click.get_current_context()
-    for name in flags.keys() - known:
-        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None):
-            raise ConfigError(f"--{name.replace('_', '-')} is for folders of tars, but {path} is a {kind}")
+    return True
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
@@ -120,7 +111,7 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
         ConfigError: if a flag is given that means nothing here, or the metadataset is not right.
         DatasetError: if its data sets cannot be joined.
     """
-    _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
+    refuse_others(f"is for folders of tars, but {path} is a metadataset", flags, _JOIN_FLAGS)
     prepare_metadataset = JOIN_INDEXES.get(needed_by=f"preparing the joins of {path}")
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:
         made = prepare_metadataset(

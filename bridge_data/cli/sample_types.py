@@ -6,6 +6,7 @@ sample class by number or name, and the part that fills each of its fields, such
 
 import dataclasses
 import difflib
+import re
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -49,11 +50,20 @@ def fields_of(sample_class: type[Sample]) -> list[Field]:
 
 
 def parse_field_map(text: str) -> dict[str, str]:
-    """The field map in JSON text such as `{"image": "jpg", "caption": "json[caption]"}`.
+    """The field map in a text such as `image=jpg,png,caption=json[caption]`, or in JSON.
+
+    >>> parse_field_map("image=jpg,png,caption=txt")
+    {'image': 'jpg,png', 'caption': 'txt'}
 
     Raises:
-        ConfigError: if it is anything else.
+        ConfigError: if it is anything else, or has a field twice.
     """
+    if not text.lstrip().startswith("{"):
+        pieces = re.split(r"(?:^|,)(\w+)=", text)
+        fields = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+        if pieces[0] or not fields or not all(fields.values()) or len(fields) < len(pieces) // 2:
+            raise ConfigError(f"--field-map {text}: expected FIELD=PART, each once, such as image=jpg,caption=txt")
+        return fields
     try:
         field_map = parse_json(text)
     except ValueError as error:

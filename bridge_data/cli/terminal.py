@@ -7,11 +7,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
+
+LINE_EVERY_S = 10.0
+"""How often progress is a line where there is no terminal."""
 
 
 def sized(num_bytes: float) -> str:
@@ -75,6 +79,8 @@ def in_cli_words(message: str, command: click.Command | None = None) -> str:
     options = {option.name: option for option in parameters if isinstance(option, click.Option)}
 
     def replaced(match: re.Match[str]) -> str:
+        if match[1] == "trust_dataset_code" and "trusted_modules" in options:
+            return f"--trust {DATASET_CODE}"
         option = options.get(match[1]) or options.get(_OTHER_NAMES.get(match[1], ""))
         if option is None:
             return match[0]
@@ -90,13 +96,21 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that shows progress and the total (None: not known); shows nothing unless `shown`."""
+    """A function that shows progress and the total (None: not known): a bar on a terminal, else, as in a log, a line
+    every `LINE_EVERY_S`. It shows nothing unless `shown`."""
     bar: tqdm[Any] | None = None
-    started = time.time()
+    started = last = time.time()
+    has_bar = sys.stderr.isatty()
 
     def show(done: int, total: int | None) -> None:
-        nonlocal bar
-        if not shown or (bar is None and time.time() - started < SHOWN_AFTER_S):
+        nonlocal bar, last
+        now = time.time()
+        if not shown or (bar is None and now - last < (SHOWN_AFTER_S if has_bar else LINE_EVERY_S)):
+            return
+        if not has_bar:
+            of_all = "" if total is None else f" of {total:,}"
+            click.echo(f"{what}: {done:,}{of_all} {unit} after {now - started:.0f} s", err=True)
+            last = now
             return
         if bar is None:
             bar = _bar(what, unit, started)
@@ -134,14 +148,7 @@ class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        found = location(value)
-        if isinstance(found, Path):
-            return found
-        command = "bridge-data" if ctx is None else ctx.command_path
-        raise ConfigError(
-            f"{os.fspath(value)}: `{command}` takes data on a disk. Run it there, then copy the folder to the "
-            "store, with its .nv-meta."
-        )
+        return only_local(location(value))
 
 
 class _OutputParam(click.ParamType):  # type: ignore[type-arg]
@@ -164,6 +171,19 @@ def _name_of(param: click.Parameter | None) -> str:
 
 
 LOCATION = _LocationParam()
+"""An argument that is a path or a URL."""
+
+
+def only_local(path: Location) -> Path:
+    """`path`, for what reads data on a disk alone."""
+    if isinstance(path, Path):
+        return path
+    context = click.get_current_context(silent=True)
+    command = "bridge-data" if context is None else context.command_path
+    raise ConfigError(
+        f"{path}: `{command}` takes data on a disk here. Run it there, then copy the folder to the store, with its "
+        ".nv-meta."
+    )
 
 
 def only_on_disk(path: Location) -> Path:
@@ -175,8 +195,6 @@ def only_on_disk(path: Location) -> Path:
         "disk, then copy it to the store, with the files written next to it."
     )
 
-
-"""An argument that is a path or a URL."""
 
 ON_DISK = _OnDiskParam()
 """An argument that is a path; a URL of a store is an error."""
@@ -192,19 +210,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 
 
-def trust_options(command: Command) -> Command:
-    """Add the flags that permit code to be run."""
-    module = click.option(
-        "--trusted-module",
-        "trusted_modules",
-        multiple=True,
-        callback=_find_modules_here,
-        help="A module that YAML files may name classes of, also one in the current folder. Repeatable.",
-    )
-    code = click.option(
-        "--trust-dataset-code", is_flag=True, help="Run the code stored next to the data (sample_loader.py)."
-    )
-    return module(code(command))
+DATASET_CODE = "dataset-code"
+"""What `--trust` calls the code beside the data; no module is called so."""
+
+
+def _trusted(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules. They are searched for in the current folder, too, last (`python -m`: first), so that it shadows no
+    package."""
+    context.params["trust_dataset_code"] = DATASET_CODE in names
+    modules = tuple(name for name in names if name != DATASET_CODE)
+    if modules and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return modules
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,60 +233,119 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"micro_batch_size": found["micro_batch_size"] or None} if "micro_batch_size" in found else {})
 
 
-def where_options(command: Command) -> Command:
-    """Add `--where` and `--columns`, which choose samples as the options of `get_train_dataset` do."""
-    where = click.option(
-        "--where", metavar="EXPRESSION", help="Only samples for which this holds, such as 'jpg.bytes > 1000'."
-    )
-    columns = click.option(
-        "--columns", metavar="FILE", help="For --where: a Parquet file with columns of your own, by `key`."
-    )
-    return where(columns(command))
+def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:
+    known = {field.name for field in dataclasses.fields(Limits)}
+    given: dict[str, int] = {}
+    for piece in text.split(",") if text else ():
+        name, _, number = piece.strip().partition("=")
+        if name not in known or name in given or not number.replace("_", "").isdecimal() or len(number) > 24:
+            raise ConfigError(
+                f"--limits {text}: got {piece!r}, expected NAME=NUMBER, such as max_image_pixels=200000000, each once; "
+                f"the names are {', '.join(sorted(known))}"
+            )
+        given[name] = int(number)
+    return Limits(**given)
 
 
-def limits_option(command: Command) -> Command:
-    """Add `--limits`, which gives the command a `Limits`."""
-    names = ", ".join(field.name for field in dataclasses.fields(Limits))
-    option = click.option(
-        "--limits",
-        metavar="NAME=NUMBER,...",
-        callback=_limits,
-        help=f"Limits for data that the defaults refuse: {names}.",
-    )
-    return option(command)
+def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-
-progress_option = click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
-
-_SETTINGS: dict[str, tuple[type | click.ParamType, str]] = {  # type: ignore[type-arg]
-    "--world-size": (click.IntRange(min=1), "Data-parallel ranks."),
-    "--num-workers": (int, "Processes that work; 0: none."),
-    "--num-lanes": (click.IntRange(min=1), "Lanes of the job."),
-    "--batch-size": (int, "Samples or packs of a micro-batch; 0: single samples."),
-    "--global-batch-size": (click.IntRange(min=1), "Samples or packs of a step, of all ranks."),
-    "--packing-buffer-size": (int, "Samples among which packs are chosen."),
-    "--shuffle-buffer-size": (int, "Samples to be mixed at least."),
-    "--max-samples-per-sequence": (int, "Neighbouring samples of a chunk."),
-    "--seed": (int, "The seed of the run."),
-    "--step-seconds": (float, "How long the trainer takes for a step."),
-    "--task-encoder": (str, "Your TaskEncoder, MODULE:NAME, or a function that makes one."),
-    "--split-part": (str, "The part of the split."),
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "--world-size": {"type": click.IntRange(min=1), "help": "Data-parallel ranks."},
+    "--num-workers": {"type": int, "help": "Processes that work; 0: none."},
+    "--num-lanes": {"type": click.IntRange(min=1), "help": "Lanes of the job."},
+    "--batch-size": {"type": int, "help": "Samples or packs of a micro-batch; 0: single samples."},
+    "--global-batch-size": {"type": click.IntRange(min=1), "help": "Samples or packs of a step, of all ranks."},
+    "--packing-buffer-size": {"type": int, "help": "Samples buffered for packing."},
+    "--shuffle-buffer-size": {"type": int, "help": "Shuffle buffer size, in samples."},
+    "--max-samples-per-sequence": {"type": int, "help": "Max contiguous samples read from one shard."},
+    "--seed": {"type": int, "help": "The seed of the run."},
+    "--step-seconds": {"type": float, "help": "How long the trainer takes for a step."},
+    "--task-encoder": {"type": str, "help": "Your TaskEncoder, MODULE:NAME, or a function that makes one."},
+    "--split-part": {"type": str, "help": "The part of the split."},
+    "--split-config": {"metavar": "NAME", "help": "The file of the split in .nv-meta.  [default: split.yaml]"},
+    "--dataset-config": {"metavar": "NAME", "help": "The file of the samples there.  [default: dataset.yaml]"},
+    "--sample-type": {"metavar": "CLASS", "help": "The class of the samples, such as CaptioningSample, or crude."},
+    "--field-map": {"help": "The part that fills each field: image=jpg,caption=json[caption], or JSON."},
+    "--where": {"metavar": "EXPRESSION", "help": "Only samples for which this holds, such as 'jpg.bytes > 1000'."},
+    "--columns": {"metavar": "FILE", "help": "For --where: a Parquet file with columns of your own, by `key`."},
+    "--orientation": {
+        "type": click.Choice(["ignore", "apply"]),
+        "default": "ignore",
+        "show_default": True,
+        "help": "apply: turn images as their EXIF data say.",
+    },
+    "--limit": {"type": click.IntRange(min=1), "help": "So many, at most."},
+    "--limits": {
+        "metavar": "NAME=NUMBER,...",
+        "callback": _limits,
+        "help": "Limits for data that the defaults refuse: "
+        f"{', '.join(field.name for field in dataclasses.fields(Limits))}.",
+    },
+    "--trust": {
+        "metavar": "NAME",
+        "multiple": True,
+        "callback": _trusted,
+        "help": "A module, also one in the current folder, that YAML files may name classes of; dataset-code: the code "
+        "stored next to the data (sample_loader.py). Repeatable.",
+    },
+    "--executor": {
+        "metavar": "WHERE",
+        "default": "local",
+        "show_default": True,
+        "help": "Where the work is done: local, in processes; ray, on the cluster of this machine or of $RAY_ADDRESS; "
+        "or the address of a Ray cluster. All its machines must see the data under the same path.",
+    },
+    "--force-overwrite": {"is_flag": True, "help": "Do it again where it was done, without asking."},
+    "--non-interactive": {"is_flag": True, "help": "Ask nothing."},
+    "--json": {"is_flag": True, "help": "Write one JSON document."},
+    "--progress/--no-progress": {"default": True, "help": "Show progress."},
 }
-"""The settings of runs that options of commands stand for, under the names of the Python interface, where there is one:
-the type of each, and its help."""
+"""The options that several commands have, each of one type and one meaning, under the names of the Python interface
+where there is one: as `click.option` takes them."""
 
 
 def setting(
     name: str, *names: str, help: str | None = None, default: Any = None, more: str = ""
 ) -> Callable[[Command], Command]:
-    """The option of a setting. `help` replaces the usual one, `more` comes after it; `names` are others for the option,
+    """An option of `OPTIONS`. `help` replaces the usual one, `more` comes after it; `names` are others for the option,
     or for its argument in Python."""
-    kind, usual = _SETTINGS[name]
+    usual = dict(OPTIONS[name])
     shown = {} if default is None else {"default": default, "show_default": True}
-    text = f"{help or usual}{more and '  ' + more}"
-    return click.option(name, *names, type=kind, help=text, **shown)
+    text = f"{help or usual['help']}{more and '  ' + more}"
+    return click.option(name, *names, **{**usual, **shown, "help": text})
+
+
+json_option = setting("--json", "as_json")
+progress_option = setting("--progress/--no-progress")
+executor_option = setting("--executor")
+limits_option = setting("--limits")
+"""Gives the command a `Limits`."""
+trust_options = setting("--trust", "trusted_modules")
+"""Permits code to be run: the arguments `trusted_modules` and `trust_dataset_code`."""
+
+
+def where_options(command: Command) -> Command:
+    """Add `--where` and `--columns`, which choose samples as the options of `get_train_dataset` do."""
+    return setting("--where")(setting("--columns")(command))
+
+
+def is_given(name: str) -> bool:
+    """Whether the user has given the option with this name in Python."""
+    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
+    return click.get_current_context().get_parameter_source(name) not in defaults
+
+
+def refuse_others(why: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options of these names in Python that are given and not `known`.
+
+    Raises:
+        ConfigError: naming the first, and `why`.
+    """
+    for name in names:
+        if name not in known and is_given(name):
+            raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
 class Report(Protocol):
@@ -292,42 +368,11 @@ def echo_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-executor_option = click.option(
-    "--executor",
-    metavar="WHERE",
-    default="local",
-    show_default=True,
-    help="Where the work is done: local, in processes; ray, on the cluster of this machine or of $RAY_ADDRESS; or the "
-    "address of a Ray cluster. All its machines must see the data under the same path.",
-)
-
-
 def named_executor(name: str, num_workers: int | None) -> "Executor":
     """The executor that `--executor` and `--num-workers` select."""
     from bridge_data.prepare.executors import executor_named  # imported here: few commands need it
 
     return executor_named(name, num_workers)
-
-
-def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:
-    known = {field.name for field in dataclasses.fields(Limits)}
-    given: dict[str, int] = {}
-    for piece in text.split(",") if text else ():
-        name, _, number = piece.strip().partition("=")
-        if name not in known or name in given or not number.replace("_", "").isdecimal() or len(number) > 24:
-            raise ConfigError(
-                f"--limits {text}: got {piece!r}, expected NAME=NUMBER, such as max_image_pixels=200000000, each once; "
-                f"the names are {', '.join(sorted(known))}"
-            )
-        given[name] = int(number)
-    return Limits(**given)
-
-
-def _find_modules_here(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Search for modules in the current folder, last (`python -m`: first), so that it shadows no package."""
-    if names and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return names
 
 
 def answers(ask: Callable[[], Answer], fix: str) -> Answer:
@@ -345,15 +390,13 @@ def answers(ask: Callable[[], Answer], fix: str) -> Answer:
 
 
 def split_options(parts_help: str) -> Callable[[Command], Command]:
-    """Add `--split-parts`, a tuple of names (empty: not given), and `--dataset-config`."""
+    """Add `--split-part`, a tuple of names (empty: not given), and the files of split and samples."""
 
-    def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
-        return tuple(text.split(",")) if text else ()
+    def add(command: Command) -> Command:
+        parts = click.option("--split-part", "split_parts", callback=_names, metavar="NAMES", help=parts_help)
+        return parts(setting("--split-config")(setting("--dataset-config")(command)))
 
-    parts = click.option("--split-parts", "--split-part", callback=names, metavar="NAMES", help=parts_help)
-    file_help = "The file of the samples in .nv-meta.  [default: dataset.yaml]"
-    config = click.option("--dataset-config", metavar="NAME", help=file_help)
-    return lambda command: parts(config(command))
+    return add
 
 
 def split_counts(dataset: "PreparedDataset", split_config: str | None = None) -> list[dict[str, Any]]:

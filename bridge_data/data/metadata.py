@@ -123,7 +123,7 @@ def why_unprepared(root: AnyLocation) -> str:
     """What to do about the folder `root`, which has no `.nv-meta`."""
     if is_unfinished(root):
         return f"{root}: {UNFINISHED}"
-    if isinstance(root, Path) and not _has_tars(root):
+    if isinstance(root, Path) and not has_tars(root):
         return (
             f"{root}: not a prepared data set, it has neither a {META_FOLDER} folder nor tars; run "
             f"`{bridge_command('convert', root, 'DST')}`, which makes a data set of other files"
@@ -131,7 +131,7 @@ def why_unprepared(root: AnyLocation) -> str:
     return f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
 
 
-def _has_tars(root: Path) -> bool:
+def has_tars(root: Location) -> bool:
     """Whether there are tars below a folder."""
     return any(name.endswith((".tar", *GZIP_SUFFIXES)) for _, _, names in storage.walk(root) for name in names)
 
@@ -261,7 +261,7 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         if data is not None:
             return meta / name, data
     root = meta.parent
-    if isinstance(root, Path) and not is_prepared(root) and not _has_tars(root):
+    if isinstance(root, Path) and not is_prepared(root) and not has_tars(root):
         raise ConfigError(
             f"{root}: not a prepared data set: its {META_FOLDER} holds no more than the metadata of media, and there "
             f"are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes a data set of its files"

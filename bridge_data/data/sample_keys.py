@@ -232,7 +232,7 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
         numbers = ", ".join(f"{one.index:,}" for one in same[:MAX_CANDIDATES])
         raise ConfigError(
             f"{name!r} is the key of {len(same)} samples of {found[0].root}/{found[0].shard}; say which is meant by "
-            f"its number ({numbers}): `when --index`, `preview --start`"
+            f"its number ({numbers}): `when --index`, `info --samples`"
         )
     return found
 

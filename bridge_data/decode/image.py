@@ -35,7 +35,7 @@ import simplejpeg
 from bridge_data.decode.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
-from bridge_data.later import Image, nanoarrow, torch
+from bridge_data.later import Image, nanoarrow, torch, torch_itself
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
@@ -198,7 +198,9 @@ def _in_unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def _tensor(data: bytes, mode: str, resizing: Resizing | None, upright: bool) -> torch.Tensor:
     image = image_in_batch(data, mode, upright=upright) if resizing is None else None
-    return torch.from_numpy(_channels_first(pixels_in_size(data, mode, resizing, upright))) if image is None else image
+    if image is None:
+        image = torch_itself().from_numpy(_channels_first(pixels_in_size(data, mode, resizing, upright)))
+    return image
 
 
 def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None, upright: bool) -> torch.Tensor:
@@ -207,7 +209,8 @@ def _scaled_tensor(data: bytes, mode: str, resizing: Resizing | None, upright: b
 
 def _tensor_in_unit(pixels: NDArray[np.uint8]) -> torch.Tensor:
     # Transposing uint8 with numpy is faster than transposing floats, or with torch.
-    return torch.from_numpy(np.ascontiguousarray(_channels_first(pixels))).to(torch.float32).div_(255)
+    scaled: torch.Tensor = torch_itself().from_numpy(np.ascontiguousarray(_channels_first(pixels)))
+    return scaled.float().div_(255)
 
 
 def _all_frames(data: bytes, form: ImageForm, resizing: Resizing | None, upright: bool, max_bytes: int) -> list[Any]:
@@ -517,7 +520,7 @@ def _note_frames_of_jpeg(data: bytes) -> None:
 _FRAMES_WARNING = (
     "an image ({}) has {} frames or pages, and only the first is taken; "
     'SampleDecoder(frames="all") makes a list of all. '
-    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data lint` lists them"
+    "Others are counted (LoaderMetrics.first_frames), and not logged: `bridge-data check` lists them"
 )
 
 
@@ -525,7 +528,7 @@ _FRAMES_WARNING = (
 
 _DAMAGE_WARNING = (
     "a JPEG is damaged ({}), and its pixels are guessed from where the damage begins. Others are counted "
-    "(LoaderMetrics.damaged_images), and not logged: `bridge-data lint` lists them"
+    "(LoaderMetrics.damaged_images), and not logged: `bridge-data check` lists them"
 )
 
 

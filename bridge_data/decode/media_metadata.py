@@ -1,9 +1,9 @@
 """Media metadata by key: sizes of images, durations of clips, without opening them.
 
-Reads the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Returns the metadata
-from the header of one of its files, by one look-up in an index, in a data set of any size; no file or shard is touched.
-Raises `SampleError` for a file without metadata. A key is a part's name (`000017.jpg`), or a path relative to the
-folder (`clips/a.mp4`).
+Reads the folder of a prepared data set, or any folder of files, after `bridge-data prepare --media`. Returns the
+metadata from the header of one of its files, by one look-up in an index, in a data set of any size; no file or shard is
+touched. Raises `SampleError` for a file without metadata. A key is a part's name (`000017.jpg`), or a path relative to
+the folder (`clips/a.mp4`).
 
 Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are
 those of Megatron-Energon 7.4.
@@ -28,7 +28,7 @@ MEDIA_TABLE = "media_metadata"
 _METADATA = f"SELECT metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE entry_key = CAST(? AS TEXT)"
 _SPREAD = f"SELECT entry_key, metadata_type, metadata_json FROM {MEDIA_TABLE} WHERE rowid % ? = 0"
 
-_WAY_OUT = "run `bridge-data prepare-media {root} --media-metadata-by-extension`"
+_WAY_OUT = "run `bridge-data prepare {root} --media extension`"
 
 
 @edataclass

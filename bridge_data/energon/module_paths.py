@@ -82,9 +82,7 @@ PATHS = {
     "cache.file_cache_pool": "FileCacheLazy FileStoreCachePool",
     "cache.file_store": "DecodeFileStore SystemFileStore WebdatasetFileStore JsonlFileStore",
     "cache.no_cache": "DirectLazy NoCachePool",
-    "cli.main": (
-        "main=bridge_data.cli:main prepare_media_command=bridge_data.cli.prepare_metadata_command:prepare_media"
-    ),
+    "cli.main": ("main=bridge_data.cli:main prepare_media_command=bridge_data.cli.prepare_command:prepare"),
     "dataset_config": "get_dataset_from_config",
     "edataclass": "edataclass",
     "epathlib": "DEFAULT_PROFILE_NAME EPath",
@@ -167,11 +165,11 @@ PATHS = {
         "command_info=bridge_data.cli.checkpoint_command:info"
     ),
     "tools.info": "command=bridge_data.cli.info_command:info",
-    "tools.lint": "command=bridge_data.cli.lint_command:lint",
+    "tools.lint": "command=bridge_data.cli.check_command:check",
     "tools.mount": "command=bridge_data.plugins.mount.mount_command:mount",
     "tools.prepare": "command=bridge_data.cli.prepare_command:prepare",
-    "tools.prepare_media": "command=bridge_data.cli.prepare_metadata_command:prepare_media",
-    "tools.preview": "command=bridge_data.cli.preview_command:preview",
+    "tools.prepare_media": "command=bridge_data.cli.prepare_command:prepare",
+    "tools.preview": "command=bridge_data.cli.info_command:info",
     "worker": "WorkerConfig",
     "wrappers": (
         "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset SkipSample concat_pad generic_concat "

@@ -98,7 +98,7 @@ def prepare_filesystem_dataset(
 ) -> int:
     """Store sizes and lengths of the media below a plain folder, for auxiliary data; return the number of files.
 
-    `progress` and `index_sqlite_tmp_path` have no effect; `bridge-data prepare-media` shows progress.
+    `progress` and `index_sqlite_tmp_path` have no effect; `bridge-data prepare --media` shows progress.
 
     Raises:
         ConfigError: if there are no media.

@@ -6,10 +6,10 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and reshards states; the length of a pass
     lane          one lane: draws samples, packs them, fills buckets, cuts batches; its state
-    draws         the samples of a lane in their order, made; what waits, as its state keeps it
     pack_source   which samples share a pack: the online packer, and the seam for others
     maker         from references to samples: reading, decoding, the hooks of samples; what may wrap that
-    assembly      units, which are samples or packs; what the hooks make of them: packs, groups and batches
+    assembly      the samples of a lane in their order, made; what waits, as its state keeps it; units, which are
+                  samples or packs, and what the hooks make of them: packs, groups and batches
     reading       in which blocks samples are read, and how far ahead
     produced      what leaves a lane
     survival      when a source whose samples are all skipped counts as empty

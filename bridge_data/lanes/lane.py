@@ -15,14 +15,14 @@ import collections
 import functools
 import itertools
 import logging
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, Unit
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Draws, Item, Pack, Unit
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
@@ -49,7 +49,8 @@ class Lane:
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its label and number of
     samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
     made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
-    needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none.
+    needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none. The
+    lane ends with its micro-batch number `limit`, of the whole pass.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Lane:
         extras: LaneExtras | None = None,
         wrappers: Sequence[MakerWrapper] = (),
         trial: Callable[[Sequence[MakerWrapper]], Trial],
+        limit: float = math.inf,
     ) -> None:
         self._extras = extras
         self._cursor, self.work, self._batching = cursor, work, batching
         self.number, self._num_lanes = position
         self._micro_batches = self._num_samples = self._num_read = 0
+        self._limit = limit
         self._batched: Ints  # last, if extras want to know
         self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
         self._buckets: dict[str, list[Unit]] = {}
@@ -146,7 +149,7 @@ class Lane:
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
         others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
-        noted = COUNTS.take_image_notes()
+        noted = COUNTS.take_image_notes() if COUNTS.num_damaged_images or COUNTS.num_first_frames else (0, 0)
         return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
 
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
@@ -161,8 +164,7 @@ class Lane:
         return skipped
 
     def _next_batch(self) -> Any:
-        limit = self._batching.max_micro_batches
-        if limit is not None and self._micro_batches * self._num_lanes + self.number >= limit:
+        if self._micro_batches >= self._limit:
             raise StopIteration
         while True:
             if not self._ready:

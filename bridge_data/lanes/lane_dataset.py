@@ -5,6 +5,7 @@ sample again, by its key. A lane opened from the state that came with a batch co
 set holds no data and no handles, so it can be sent to worker processes.
 """
 
+import bisect
 import copy
 import dataclasses
 import functools
@@ -34,12 +35,12 @@ from bridge_data.order.cursor import BlendRule
 from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.row import Ints
-from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
+from bridge_data.order.state import Generation, LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
-from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
+from bridge_data.task import EncoderHooks, Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
@@ -49,7 +50,7 @@ logger = logging.getLogger("bridge_data")
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
 
-_OF_PROCESS = ("_readers", "_cooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_OF_PROCESS = ("_readers", "_cooks", "_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -184,8 +185,7 @@ class LaneDataset:
         return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
-        """The same data set, ending after `num_micro_batches` of the whole job; if its state goes on with other lanes,
-        turns of lanes that have no samples left count, so that it may end after fewer."""
+        """The same data set, ending after `num_micro_batches` of the whole job: see `PassLength`."""
         batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         return self.changed(batching=batching, finite=True)
 
@@ -237,7 +237,7 @@ class LaneDataset:
         state = self._from_here(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
-        if state.ended or (self.finite and self.pack_sources.is_over(self, state)):
+        if state.ended or (self.finite and self._is_over(state)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
@@ -246,6 +246,13 @@ class LaneDataset:
         if num_lanes != state.num_lanes:
             state = self.resharded(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
+
+    def _is_over(self, state: LoaderState) -> bool:
+        """Whether finite data are over, as far as known without reading: all lanes are here, and none has any left."""
+        if len(state.lanes) < state.num_lanes:
+            return False
+        below_limit = [lane for lane in state.lanes if state.num_made(lane) < self.limit_of(lane, state)]
+        return self.pack_sources.have_ended(self, state, below_limit)
 
     def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
         """The order of a plan with the shuffle settings and the seed of this one."""
@@ -289,6 +296,12 @@ class LaneDataset:
             state = state.skipping(self.skips)
         return begun(state, self.extras) if self.extras or state.has_extras else state
 
+    def limit_of(self, lane: int, state: LoaderState) -> float:
+        """With how many micro-batches a lane ends, since the start of this repetition of the data; `inf`: with its
+        data."""
+        has_limit = self.batching.max_micro_batches is not None or (self.repeats < math.inf and self.repeats % 1)
+        return self.passes.limit_of(lane, state) if has_limit else math.inf
+
     def lane(
         self,
         lane: int,
@@ -320,6 +333,7 @@ class LaneDataset:
             extras=extras,
             wrappers=wrappers,
             trial=self.trial,
+            limit=self.limit_of(lane, state),
         )
 
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
@@ -402,12 +416,16 @@ class LaneDataset:
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
         order = self.order
-        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        hooks = Hooks(self._hooks, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(
             self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
         )
+
+    @functools.cached_property
+    def _hooks(self) -> EncoderHooks:
+        return EncoderHooks(self.task_encoder)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:
@@ -430,9 +448,15 @@ class LaneDataset:
 
 
 class PassLength:
-    """The length of a pass of one rank over `dataset`, without reading data. Exact for `virtual_epoch_length`, and for
-    data that end, after a whole number of repetitions, without packing, grouping, or hooks that skip samples or make
-    several of one; else an estimate."""
+    """The length of a pass of one rank over `dataset`, without reading data, and the share of it that each lane has.
+    Exact for `virtual_epoch_length`, and for data that end, after a whole number of repetitions, without packing,
+    grouping, or hooks that skip samples or make several of one; else an estimate.
+
+    A limit, and a repetition that is not whole, are a number of micro-batches of the job. They are the first ones in
+    the order of turns, in which lanes that have ended have none. A lane ends by its own state alone, so it gets its
+    share of them beforehand, by what lanes have left when a pass starts or is resharded. If that is not known (packs,
+    groups, generators), or hooks then skip samples, a lane that ends early leaves its share unused: there are fewer.
+    """
 
     def __init__(self, dataset: LaneDataset) -> None:
         self._plan, self._order, self._batching = dataset.plan, dataset.order, dataset.batching
@@ -441,7 +465,8 @@ class PassLength:
         self._ends = dataset.finite and dataset.repeats < math.inf  # apart from the end of virtual epochs
         self._is_plain = dataset.batching.packing_buffer_size is None and not dataset.may_multiply
         self._is_longer = False  # than `num_batches` says
-        self._counted: dict[int, Ints | None] = {}  # `_batches_of_lanes`, by the number of lanes
+        self._shares: dict[tuple[int, int | None], Ints | None] = {}  # in a pass from its start
+        self._limits: tuple[Any, Ints] | None = None  # of the lanes of one state
 
     def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
         """The batches that this rank gets in a pass, as by `len` of the data set; if `even`, those of the rank with the
@@ -449,14 +474,11 @@ class PassLength:
         even = even or not self._ends
         if self._longest and not (self._ends and self._begins_anew):
             return self._longest
-        rank = 0 if even else self._config.rank
-        length = self._num_of_rank(rank, self.num_micro_batches)
-        of_lanes = self._batches_of_lanes(num_lanes or self._config.num_lanes)
-        if of_lanes is not None:  # of some lanes the last batch is smaller
-            of_ranks = of_lanes.reshape(-1, self._config.world_size).sum(0)
-            length = int(of_ranks.max() if even else of_ranks[rank])
+        num_lanes = num_lanes or self._config.num_lanes
+        length = self._num_of_rank(num_lanes, self._batching.max_micro_batches, even=even)
         if self._ends:
-            length = length * math.floor(self._repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
+            of_last = self._num_of_rank(num_lanes, self._num_of_last_repetition, even=even)
+            length = length * math.floor(self._repeats) + of_last
         return min(length, self._longest or length)
 
     @property
@@ -478,41 +500,98 @@ class PassLength:
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
         a pass has more batches than `num_batches` says."""
-        of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
+        of_lanes = self._share_of_lanes(state.num_lanes, self._limit_in(state)) if len(state.generations) == 1 else None
         if of_lanes is not None:
             is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
-            longest = self._num_of_rank(0, self.num_micro_batches)
+            longest = -(-self.num_micro_batches // self._config.world_size)
             is_longer = state.micro_batch_index > longest * self._config.world_size
         self._is_longer = self._is_longer or is_longer
 
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass restarts with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
         left = self._repeats - state.repetition - 1
-        return left >= 1 or (left > 0 and self._num_of_last_repetition > (0 if even else self._config.rank))
+        return left >= 1 or (
+            left > 0 and self._num_of_rank(state.num_lanes, self._num_of_last_repetition, even=even) > 0
+        )
 
-    def is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
-        """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
-        config, index = self._config, state.micro_batch_index
-        index += 0 if even else (config.rank - index) % config.world_size
-        return state.repetition + 1 > self._repeats and index >= self._num_of_last_repetition
+    def num_in(self, state: LoaderState) -> int:
+        """The micro-batches of the whole job in the repetition of `state`."""
+        limit = self._limit_in(state)
+        return self.num_micro_batches if limit is None else min(limit, self.num_micro_batches)
+
+    def limit_of(self, lane: int, state: LoaderState) -> float:
+        """With how many micro-batches a lane ends, since the start of this repetition of the data; `inf`: with its
+        data."""
+        limit = self._limit_in(state)
+        if limit is None:
+            return math.inf
+        shared = limit, state.generations[-1], state.resharded
+        if self._limits is None or self._limits[0] != shared:
+            self._limits = shared, _shares(*self._turns(*shared[1:]), limit)
+        return int(self._limits[1][lane])
+
+    def _limit_in(self, state: LoaderState) -> int | None:
+        is_last = self._ends and state.repetition + 1 > self._repeats
+        return self._num_of_last_repetition if is_last else self._batching.max_micro_batches
 
     @property
     def _num_of_last_repetition(self) -> int:
         """Micro-batches of the job in the last repetition, if it is not whole."""
         return math.floor(self.num_micro_batches * (self._repeats % 1))
 
-    def _batches_of_lanes(self, num_lanes: int) -> Ints | None:
-        """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
-        if num_lanes not in self._counted:
-            size, limit = self._batching.batch_size or 1, self._batching.max_micro_batches
-            total = self._order.samples_of_lanes(num_lanes) if self._ends and self._is_plain else None
-            if total is not None:
-                total = total // size if self._batching.drop_last else -(-total // size)
-                if limit is not None:
-                    total = np.minimum(total, -((np.arange(num_lanes) - limit) // num_lanes).clip(max=0))
-            self._counted[num_lanes] = total
-        return self._counted[num_lanes]
+    def _num_of_rank(self, num_lanes: int, limit: int | None, *, even: bool) -> int:
+        """The batches of this rank in a repetition that ends after `limit` of the job; if `even`, of the rank with the
+        most."""
+        of_lanes, config = self._share_of_lanes(num_lanes, limit), self._config
+        if of_lanes is None:
+            total = self.num_micro_batches if limit is None else min(limit, self.num_micro_batches)
+            return -(-max(0, total - (0 if even else config.rank)) // config.world_size)
+        of_ranks = of_lanes.reshape(-1, config.world_size).sum(0)  # of some lanes the last batch is smaller
+        return int(of_ranks.max() if even else of_ranks[config.rank])
 
-    def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
-        return -(-max(0, num_micro_batches - rank) // self._config.world_size)
+    def _share_of_lanes(self, num_lanes: int, limit: int | None) -> Ints | None:
+        """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
+        if (num_lanes, limit) not in self._shares:
+            begins, ends = self._turns(self._order.first_generation(num_lanes), [])
+            if ends is not None and limit is not None:
+                ends = np.minimum(ends, _shares(begins, ends, limit))
+            self._shares[num_lanes, limit] = ends if self._ends else None
+        return self._shares[num_lanes, limit]
+
+    def _turns(self, generation: Generation, resharded: Sequence[int]) -> tuple[Ints, Ints | None]:
+        """The micro-batches that each lane had made when it got its part of the data, and those it will have made at
+        the end of the data; None if that is not known."""
+        num_lanes, number = generation[0], resharded[0] if resharded else 0
+        begins = -((np.arange(num_lanes) - number) // num_lanes).clip(max=0)
+        samples = self._order.samples_of_lanes(generation, resharded) if self._is_plain else None
+        if samples is None:
+            return begins, None
+        size = self._batching.batch_size or 1
+        return begins, begins + (samples // size if self._batching.drop_last else -(-samples // size))
+
+
+def _shares(begins: Ints, ends: Ints | None, limit: int) -> Ints:
+    """How many micro-batches each lane has made when the job has made `limit`, if lanes have made those of `begins`
+    when they start, and end after those of `ends`. If there are not so many, lanes take turns with more: they may
+    have more samples than is known."""
+    shares, left = begins, max(0, limit - int(begins.sum()))
+    for stops in [begins + left] if ends is None else [ends, ends + left]:
+        made = _in_turn(shares, stops, left)
+        left -= int((made - shares).sum())
+        shares = made
+    return shares
+
+
+def _in_turn(begins: Ints, ends: Ints, count: int) -> Ints:
+    """The micro-batches of each lane, from those of `begins` on to those of `ends`, after `count` turns, or fewer if
+    all have ended; lanes without one left have no turn."""
+
+    def num_after(rounds: int) -> int:
+        return int((np.clip(rounds, begins, ends) - begins).sum())
+
+    rounds = bisect.bisect_right(range(int(ends.max()) + 1), count, key=num_after) - 1
+    made: Ints = np.clip(rounds, begins, ends)
+    going_on = np.flatnonzero((begins <= rounds) & (rounds < ends))[: count - num_after(rounds)]
+    made[going_on] += 1
+    return made

@@ -23,8 +23,8 @@ from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order.cursor import SampleIds
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.plan_order import SampleIds
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
@@ -484,8 +484,9 @@ _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
-    preencodes = not hooks.overridden.isdisjoint(("preencode_sample", "postencode_sample"))
-    if preencodes and "encode_sample" in hooks.overridden:
+    overridden = hooks.of_encoder.overridden
+    preencodes = not overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+    if preencodes and "encode_sample" in overridden:
         raise ConfigError(
             f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
             "encode in one go (encode_sample) or in two with packing in between (the other two), not both"

@@ -30,12 +30,11 @@ are resharded, what they hold becomes a part of the rest of the data, and their 
 
 import collections
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.assembly import Batching, Item, Pack
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import Batching, Draws, Item, Pack
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -130,9 +129,9 @@ class PackSources:
         assert size is not None
         return OnlinePacker(draws, size)
 
-    def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
-        """Whether all lanes of finite data are in `state` and have nothing left, as far as is known without reading."""
-        return dataset.order.is_over(state, dataset.batching.max_micro_batches)
+    def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
+        """Whether these lanes of finite data have nothing left in `state`, as far as is known without reading."""
+        return dataset.order.have_ended(state, lanes)
 
     def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that a saved state of these settings can be continued.

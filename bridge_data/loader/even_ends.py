@@ -174,7 +174,7 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
         return None
     [*earlier, (_, geometry)] = state.generations
     is_resharded = bool(earlier) or geometry != [[0]]
-    return None if is_resharded else dataset.passes.num_micro_batches
+    return None if is_resharded else dataset.passes.num_in(state)
 
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:

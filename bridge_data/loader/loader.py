@@ -5,41 +5,52 @@ the last batch handed out, without what was prefetched, and asks no worker.
 
 Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
 those that are skipped. A `SavableDataLoader` takes items of lanes from its pool, in the order of a `Position`; an
-`Iteration` says where a pass ends.
+`Iteration` says where a pass ends; a `Meter` counts what is handed out, and the time that the trainer waits.
 """
 
 from __future__ import annotations
 
+import abc
+import collections
 import dataclasses
 import enum
 import functools
 import logging
 import os
+import time
 import weakref
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from bridge_data.errors import WorkerError, no_iterator, no_random_access
+from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, sums_of
+from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
-from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
+from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, epochs_of, of_all_ranks, resident_bytes
 from bridge_data.loader.rank_states import broadcast_state, gather_states
+from bridge_data.order import SampleRef
 from bridge_data.order.extras import RECORDERS, Recorder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
 from bridge_data.samples.collation import with_tensors
+from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
+
+T = TypeVar("T")
 
 SKIPPED = "skip_steps"
 """The stage under which samples of discarded micro-batches are counted."""
 
 _NONE_LEFT = object()
+
+_MAX_COUNTED = 1 << 8
+"""Maximum number of batches whose counts wait to be summed up."""
 
 
 def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None) -> LanePool:
@@ -283,6 +294,119 @@ class SavableDataLoader:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
+class Meter:
+    """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
+    was made."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.batches = 0
+        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self.skipped: dict[str, int] = {}
+        """Samples skipped, by stage."""
+        self.num_truncated = self.num_failed = 0
+        self.elapsed_s = self.wait_s = 0.0
+        self._slowest_key = NO_COUNTS.slowest, ""  # the slowest sample whose key was read last, and its key
+
+    def count_skips(self, skipped: Mapping[str, int]) -> None:
+        """Count what a lane has skipped since its last batch."""
+        for stage, count in skipped.items():
+            if stage == TRUNCATED:
+                self.num_truncated += count
+            elif stage == FAILED:
+                self.num_failed += count
+            else:
+                self.skipped[stage] = self.skipped.get(stage, 0) + count
+
+    def note(self, counts: CountValues) -> None:
+        """Count a batch that was handed out."""
+        self.batches += 1
+        _, counted = self._counted
+        counted.append(counts)
+        if len(counted) == _MAX_COUNTED:  # summing many together costs little
+            self._counted = self.counts, []
+
+    @property
+    def counts(self) -> Counts:
+        """The sums over all batches noted. Any thread may call it."""
+        before, counted = self._counted
+        return sums_of([before, *counted])
+
+    def measured(
+        self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
+    ) -> LoaderMetrics:
+        """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
+        replaced."""
+        counts = self.counts._asdict()
+        return LoaderMetrics(
+            elapsed_s=self.elapsed_s,
+            wait_s=self.wait_s,
+            batches=self.batches,
+            slowest=self._slowest(dataset, counts.pop("slowest")),
+            others=collections.Counter(counts.pop("others")),
+            **counts,
+            skipped=dict(self.skipped),
+            failed=self.num_failed,
+            truncated=self.num_truncated,
+            worker_restarts=num_restarts,
+            epochs=epochs_of(state, dataset),
+            trainer_bytes=resident_bytes(os.getpid()),
+            workers_bytes=sum(map(resident_bytes, workers)),
+        )
+
+    def _slowest(self, dataset: LaneDataset, slowest: tuple[int, int, int, int]) -> SlowestSample | None:
+        took_ns, number, epoch, index = slowest
+        if not took_ns:
+            return None
+        source = dataset.plan.sources[number]
+        if self._slowest_key[0] != slowest:
+            try:
+                key = source.records.reader().read(index, ()).full_key
+            except DatasetError:
+                key = dataset.describe(SampleRef(number, epoch, index))
+            self._slowest_key = slowest, key
+        return SlowestSample(key=self._slowest_key[1], source=source.name, seconds=took_ns / 1e9)
+
+    def sum_up(self) -> None:
+        """Log, at the end, how many samples were skipped, if some of them failed."""
+        if self.num_failed:
+            logger.warning(
+                "rank %d skipped %d samples in all (%s); of these, %d failed: see the errors logged before",
+                self._rank,
+                sum(self.skipped.values()),
+                ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
+                self.num_failed,
+            )
+
+
+class Timed(Iterator[T]):
+    """An iteration whose batches come from `_next`. Reports to `meter` how long they and the steps between take."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._last_s: float | None = None
+        self._is_profiled: Callable[[], bool] | None = None
+
+    @abc.abstractmethod
+    def _next(self) -> T:
+        """The next batch; `StopIteration` after the last one."""
+
+    def __next__(self) -> T:
+        clock, meter = time.perf_counter, self._meter
+        begun_s = clock()
+        try:
+            is_profiled = self._is_profiled = self._is_profiled or profiler()
+            if is_profiled is not None and is_profiled():
+                with torch.profiler.record_function("bridge_data.wait"):
+                    return self._next()
+            return self._next()
+        finally:
+            now_s = clock()
+            meter.wait_s += now_s - begun_s
+            meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
+            self._last_s = now_s
+
+
 class _Stage(enum.Enum):
     """How far an iteration is."""
 
@@ -310,10 +434,9 @@ class Iteration(Timed[Any]):
             loader._position.end_pass()
             loader.dataset.passes.note_end(loader._position.state)
             raise StopIteration
-        is_complete = self._is_complete()
-        if is_complete or loader._position.is_at_virtual_epoch:
+        if loader._position.is_at_virtual_epoch:
             self._stage = _Stage.OVER
-            if is_complete or loader.dataset.begins_anew:
+            if loader.dataset.begins_anew:
                 loader._position.end_pass()
         return batch
 
@@ -324,8 +447,6 @@ class Iteration(Timed[Any]):
         if loader._position.state.ended:
             loader._rewind()
         self._stage = _Stage.WITHIN
-        if self._is_complete():
-            return _NONE_LEFT
         # If nothing is left, the pass was over before this iteration, which is known only now.
         return self._take_in_pass(may_begin_next=loader._position.is_within_pass)
 
@@ -342,11 +463,6 @@ class Iteration(Timed[Any]):
         loader._rewind(within_pass=is_repeated)
         return self._take()
 
-    def _is_complete(self) -> bool:
-        """Whether the pass ends here, within a repetition of the data that is not whole."""
-        loader = self._loader
-        return loader.dataset.passes.is_complete(loader._position.state, even=loader.even_ends is not None)
-
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
@@ -356,8 +472,6 @@ class Iteration(Timed[Any]):
                 return _NONE_LEFT
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
-        if loader.dataset.passes.is_complete(loader._position.state):  # only other ranks have one in this step
-            item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_index())
         step = ends.step(loader._position.state.micro_batch_index, *own)
         if step is None:
@@ -452,6 +566,7 @@ class Position:
             extras=before.extras,
             repetition=before.repetition,
             skips=before.skips,
+            resharded=before.resharded,
         )
         self._schedule.advance()
 

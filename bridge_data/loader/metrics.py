@@ -1,43 +1,31 @@
 """Metrics of a loader: what it has handed out, how long the trainer waited for it, and the memory it uses.
 
-Reads the counts that came with the batches, the times of an iteration (`Timed`), and the position. Returns a
-`LoaderMetrics`, made by the `Meter` of a rank, of this rank or of all. Counts are of batches handed out, not of batches
-prefetched or made again by a replaced worker. They start at 0 when the loader is made, also after a restore; `epochs`
-come from the position, so they continue. Nothing runs in the background.
+A `LoaderMetrics` is made by the `Meter` of a rank, and joined with those of other ranks here. Counts are of batches
+handed out, not of batches prefetched or made again by a replaced worker. They start at 0 when the loader is made, also
+after a restore; `epochs` come from the position, so they continue. Nothing runs in the background.
 """
 
 from __future__ import annotations
 
-import abc
 import collections
 import contextlib
 import dataclasses
-import logging
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from bridge_data.errors import DatasetError
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, added, sums_of
-from bridge_data.later import profiler_is_active, torch
-from bridge_data.order import BEGINNING, SampleRef
+from bridge_data.lanes.produced import added
+from bridge_data.later import torch
+from bridge_data.order import BEGINNING
 from bridge_data.order.cursor import entry_size
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan.source import multiplied, together
-from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
     from bridge_data.lanes.lane_dataset import LaneDataset
 
-logger = logging.getLogger("bridge_data")
-
-T = TypeVar("T")
-
-_MAX_COUNTED = 1 << 8
-"""Maximum number of batches whose counts wait to be summed up."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -186,117 +174,6 @@ _COUNTS = (
 )
 
 
-class Meter:
-    """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
-    was made."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self.batches = 0
-        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
-        self.skipped: dict[str, int] = {}
-        """Samples skipped, by stage."""
-        self.num_truncated = self.num_failed = 0
-        self.elapsed_s = self.wait_s = 0.0
-        self._slowest_key = NO_COUNTS.slowest, ""  # the slowest sample whose key was read last, and its key
-
-    def count_skips(self, skipped: Mapping[str, int]) -> None:
-        """Count what a lane has skipped since its last batch."""
-        for stage, count in skipped.items():
-            if stage == TRUNCATED:
-                self.num_truncated += count
-            elif stage == FAILED:
-                self.num_failed += count
-            else:
-                self.skipped[stage] = self.skipped.get(stage, 0) + count
-
-    def note(self, counts: CountValues) -> None:
-        """Count a batch that was handed out."""
-        self.batches += 1
-        _, counted = self._counted
-        counted.append(counts)
-        if len(counted) == _MAX_COUNTED:  # summing many together costs little
-            self._counted = self.counts, []
-
-    @property
-    def counts(self) -> Counts:
-        """The sums over all batches noted. Any thread may call it."""
-        before, counted = self._counted
-        return sums_of([before, *counted])
-
-    def measured(
-        self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
-    ) -> LoaderMetrics:
-        """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
-        replaced."""
-        counts = self.counts._asdict()
-        return LoaderMetrics(
-            elapsed_s=self.elapsed_s,
-            wait_s=self.wait_s,
-            batches=self.batches,
-            slowest=self._slowest(dataset, counts.pop("slowest")),
-            others=collections.Counter(counts.pop("others")),
-            **counts,
-            skipped=dict(self.skipped),
-            failed=self.num_failed,
-            truncated=self.num_truncated,
-            worker_restarts=num_restarts,
-            epochs=_epochs(state, dataset),
-            trainer_bytes=_resident_bytes(os.getpid()),
-            workers_bytes=sum(map(_resident_bytes, workers)),
-        )
-
-    def _slowest(self, dataset: LaneDataset, slowest: tuple[int, int, int, int]) -> SlowestSample | None:
-        took_ns, number, epoch, index = slowest
-        if not took_ns:
-            return None
-        source = dataset.plan.sources[number]
-        if self._slowest_key[0] != slowest:
-            try:
-                key = source.records.reader().read(index, ()).full_key
-            except DatasetError:
-                key = dataset.describe(SampleRef(number, epoch, index))
-            self._slowest_key = slowest, key
-        return SlowestSample(key=self._slowest_key[1], source=source.name, seconds=took_ns / 1e9)
-
-    def sum_up(self) -> None:
-        """Log, at the end, how many samples were skipped, if some of them failed."""
-        if self.num_failed:
-            logger.warning(
-                "rank %d skipped %d samples in all (%s); of these, %d failed: see the errors logged before",
-                self._rank,
-                sum(self.skipped.values()),
-                ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
-                self.num_failed,
-            )
-
-
-class Timed(Iterator[T]):
-    """An iteration whose batches come from `_next`. Reports to `meter` how long they and the steps between take."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._last_s: float | None = None
-
-    @abc.abstractmethod
-    def _next(self) -> T:
-        """The next batch; `StopIteration` after the last one."""
-
-    def __next__(self) -> T:
-        clock, meter = time.perf_counter, self._meter
-        begun_s = clock()
-        try:
-            if profiler_is_active():
-                with torch.profiler.record_function("bridge_data.wait"):
-                    return self._next()
-            return self._next()
-        finally:
-            now_s = clock()
-            meter.wait_s += now_s - begun_s
-            meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
-            self._last_s = now_s
-
-
 def of_all_ranks(own: LoaderMetrics, config: WorkerConfig) -> LoaderMetrics:
     """The metrics of all data-parallel ranks together, on each of them. All must call it."""
     if config.world_size == 1:
@@ -333,14 +210,14 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _resident_bytes(process: int) -> int:
+def resident_bytes(process: int) -> int:
     """Resident memory of a process; 0 if it has ended, or if unknown."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
     return 0
 
 
-def _epochs(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
+def epochs_of(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
     """By the names of the sources: the epochs that the lanes here have drawn. Samples of earlier epochs that a reshard
     has left to a lane are not drawn yet."""
     epochs: dict[str, float] = {}

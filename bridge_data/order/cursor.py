@@ -17,6 +17,7 @@ its `LaneBlend`, which remembers what it needs, as plain JSON in the state of th
 import bisect
 import collections
 import copy
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +52,22 @@ class SampleRef(NamedTuple):
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
     part: int = ALL_PARTS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SampleIds:
+    """What identifies samples: for restore keys, the ids of their sources; for random numbers, the keys of these."""
+
+    source_ids: Sequence[str]
+    source_keys: Sequence[int]
+
+    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
+        """The `__restore_key__` of a part of a sample."""
+        return self.source_ids[ref.source], ref.epoch, ref.index, part
+
+    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
+        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
+        return self.source_keys[ref.source], ref.epoch, ref.index, part
 
 
 _RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14

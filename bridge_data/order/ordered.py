@@ -23,11 +23,11 @@ class OrderedRow:
     def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:
         self.num_samples, self.num_lanes = num_samples, num_lanes
         self.block_size, self.first_block = block_size, first_block
-        self._num_blocks = -(-num_samples // block_size)
+        self.num_blocks = -(-num_samples // block_size)
 
     def window(self, lane: int, shuffle: int, number: int) -> "OrderedWindow | None":
         """The lane's only window; None if the lane has no samples."""
-        size = self.num_samples_to(self._num_blocks, lane)
+        size = self.num_samples_to(self.num_blocks, lane)
         return OrderedWindow(self, lane, size) if size else None
 
     def after(self, lane: int, shuffle: int, number: int) -> None:
@@ -40,16 +40,16 @@ class OrderedRow:
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) of the lane's sample number `count`; `ValueError` if there is none."""
-        missing = count - self.num_samples_to(self._num_blocks, lane)
+        missing = count - self.num_samples_to(self.num_blocks, lane)
         if missing >= 0:
             raise ValueError(f"the lane ends {missing} samples before it")
         return shuffle, number, count
 
     def num_samples_to(self, block: int, lane: int) -> int:
         """The number of samples in the lane's blocks before `block`."""
-        blocks = -((self.first_block_of(lane) - min(block, self._num_blocks)) // self.num_lanes)
+        blocks = -((self.first_block_of(lane) - min(block, self.num_blocks)) // self.num_lanes)
         last = self.first_block_of(lane) + (blocks - 1) * self.num_lanes
-        missing = self._num_blocks * self.block_size - self.num_samples if last == self._num_blocks - 1 else 0
+        missing = self.num_blocks * self.block_size - self.num_samples if last == self.num_blocks - 1 else 0
         return blocks * self.block_size - missing if blocks > 0 else 0
 
     def untouched_block(self, lane: int, taken: int) -> int:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,10 +19,10 @@ import numpy as np
 from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
-from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, SampleRef, Schedule
-from bridge_data.order.cursor import BlendRule, SampleBlend
+from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
 from bridge_data.order.random_draws import check_weights, key64
-from bridge_data.order.resharding import TOLERATED, migrate, reshard_ordered, reshard_shuffled
+from bridge_data.order.resharding import TOLERATED, block_bounds, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
 from bridge_data.plan import Plan, Source
@@ -170,15 +170,26 @@ class PlanOrder:
             return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
 
-    def samples_of_lanes(self, num_lanes: int) -> Ints | None:
-        """The samples that each lane of a new run draws until its shuffled data end; None if they do not, or where
-        counting takes long, as of over a million chunks."""
-        if self.shuffle is None or self.shuffle.repeat:
+    def samples_of_lanes(self, generation: Generation, resharded: Sequence[int] = ()) -> Ints | None:
+        """The samples that each lane of a generation draws until the data end, after a reshard with that of the state.
+        None if they do not end; where counting takes long, as of over a million chunks; or where lanes get blocks in
+        turn."""
+        num_lanes, num_given = generation[0], resharded[1:]
+        found = np.zeros(num_lanes, dtype=np.int64)
+        if self.shuffle is None:
+            if not num_given:
+                return None
+            ordered = self._ordered_row(generation)
+            found += np.roll(np.diff(block_bounds(sum(num_given), num_lanes, ordered.block_size)), resharded[0])
+            found += [ordered.num_samples_to(ordered.num_blocks, lane) for lane in range(num_lanes)]
+            return found
+        if self.shuffle.repeat:
             return None
-        rows = self.rows(self.first_generation(num_lanes))
+        rows = self.rows(generation)
         if sum(row.chunks.num_chunks * ((row.num_whole or 0) + 1) for row in rows) > _MAX_COUNTED:
             return None
-        found = np.zeros(num_lanes, dtype=np.int64)
+        for of_source in num_given:
+            found += np.diff(np.arange(num_lanes + 1) * of_source // num_lanes)
         for row in rows:
             assert row.num_whole is not None
             found += row.num_samples_to(row.num_whole + 1, [0] * num_lanes)
@@ -200,17 +211,10 @@ class PlanOrder:
             return False
         return True
 
-    def is_over(self, state: LoaderState, max_micro_batches: int | None) -> bool:
-        """Whether finite data are over, as far as known without reading: all lanes are here, and have
-        nothing left to draw or to emit. (If a lane has samples left, hooks may still skip all of them.)"""
-        if len(state.lanes) < state.num_lanes:
-            return False
-        for lane, index in state.next_indexes(state.lanes).items():
-            if max_micro_batches is not None and index >= max_micro_batches:
-                continue
-            if state.lanes[lane].get("pending") or self.has_next(lane, state):
-                return False
-        return True
+    def have_ended(self, state: LoaderState, lanes: Iterable[int]) -> bool:
+        """Whether these lanes have nothing left to draw or to emit, as far as known without reading. (If a lane has
+        samples left, hooks may still skip all of them.)"""
+        return not any(state.lanes[lane].get("pending") or self.has_next(lane, state) for lane in lanes)
 
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
         """`state` converted to this order, whose run has `fingerprint`; differences are logged.
@@ -333,22 +337,6 @@ class PlanOrder:
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SampleIds:
-    """What identifies samples: for restore keys, the ids of their sources; for random numbers, the keys of these."""
-
-    source_ids: Sequence[str]
-    source_keys: Sequence[int]
-
-    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
-        """The `__restore_key__` of a part of a sample."""
-        return self.source_ids[ref.source], ref.epoch, ref.index, part
-
-    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
-        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
-        return self.source_keys[ref.source], ref.epoch, ref.index, part
 
 
 class Numbering:

@@ -134,7 +134,7 @@ def reshard_shuffled(
         states = [lane["blend"] for lane in old.states]
         for lane, new in assigned.items():
             new["blend"] = blend.resharded(states, lane, generation[0])
-    used = {len(state.generations)}
+    used, given = {len(state.generations)}, []
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)
         counts = row.num_samples_to(end, positions[:, 0])
@@ -148,10 +148,11 @@ def reshard_shuffled(
         if before := old.before_row(source):
             entries = [entry for lane, own in enumerate(entries) for entry in (*before.get(lane, ()), own)]
             used |= {entry[0] for of_lane in before.values() for entry in of_lane if is_slice(entry)}
+        given.append(sum(map(entry_size, entries)))
         for lane, share in assign(entries, generation[0], lanes).items():
             if share:
                 assigned[lane].setdefault("inbox", {})[str(source)] = share
-    return _without_unused_generations(old.new_state(assigned, generation), used)
+    return _without_unused_generations(old.new_state(assigned, generation, given), used)
 
 
 def reshard_ordered(
@@ -179,7 +180,8 @@ def reshard_ordered(
         for lane, share in enumerate(shares)
     }
     used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
-    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]])), used)
+    given = sum(map(entry_size, left))
+    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]]), [given]), used)
 
 
 def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
@@ -195,10 +197,15 @@ def assign_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, 
     Numbers of blocks are equal to one, the first lanes have more; the very last block may be incomplete.
     """
     ends = [0, *itertools.accumulate(map(entry_size, entries))]
-    each, more = divmod(-(-ends[-1] // block_size), num_lanes)
-    bounds = [min(ends[-1], (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
+    bounds = block_bounds(ends[-1], num_lanes, block_size)
     shares = [_between(entries, ends, *bound) for bound in itertools.pairwise(bounds)]
     return [shares[(lane - first_lane) % num_lanes] for lane in range(num_lanes)]
+
+
+def block_bounds(num_samples: int, num_lanes: int, block_size: int) -> list[int]:
+    """Where the runs of `assign_blocks` begin, and where the last one ends."""
+    each, more = divmod(-(-num_samples // block_size), num_lanes)
+    return [min(num_samples, (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
 
 
 def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: int) -> list[Entry]:
@@ -286,8 +293,9 @@ class _OldLanes:
         inbox = self.states[lane].get("inbox")
         return inbox.get(str(source), ()) if inbox else ()
 
-    def new_state(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
-        """The state with the new `lanes`. Partly emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
+    def new_state(self, lanes: dict[int, LaneState], generation: Generation, given: Sequence[int]) -> LoaderState:
+        """The state with the new `lanes`, of all of which the inboxes have `given` samples of each source. Partly
+        emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
         num_lanes, number = generation[0], self.next_number
         for lane, new in lanes.items():
             new["micro_batches"] = -(-max(0, number - lane) // num_lanes)
@@ -306,6 +314,7 @@ class _OldLanes:
             micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
+            resharded=[number, *(count for count in given if count)] if self._state.is_finite else [],
         )
 
 

@@ -76,6 +76,9 @@ class LoaderState:
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
     skips: StepSkips | None = None
     """The micro-batches that no rank gets, also those that are over; None if there are none."""
+    resharded: list[int] = dataclasses.field(default_factory=list)
+    """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
+    inboxes got of each source of which they got some. It tells how much each lane has, which a limit is shared by."""
 
     @property
     def num_lanes(self) -> int:
@@ -146,6 +149,7 @@ class LoaderState:
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
             **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
+            **({"resharded": self.resharded} if self.resharded else {}),
             "lanes": {str(lane): state for lane, state in self.lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
@@ -184,6 +188,7 @@ class LoaderState:
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
             skips=StepSkips.of([SkippedRange(*one) for one in data["skips"]]) if "skips" in data else None,
+            resharded=data.get("resharded", []),
         )
         state.check_counts()
         return state
@@ -361,7 +366,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "repetition", "skips", "micro_batch_index", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
-        same = ["generations", "drawn_before", "extras", "repetition"]
+        same = ["generations", "drawn_before", "extras", "repetition", "resharded"]
         slots = [part.micro_batch_index for part in parts if not part.ended]
         merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)

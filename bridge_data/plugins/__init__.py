@@ -25,11 +25,10 @@ from collections.abc import Mapping
 
 TABLE: Mapping[str, Mapping[str, str]] = {
     "commands": {
-        "audit": "bridge_data.plugins.ledger.audit_command:audit",
+        "checkpoint verify": "bridge_data.plugins.ledger.verify_command:verify",
         "convert": "bridge_data.plugins.convert.convert_command:convert",
         "duplicates": "bridge_data.plugins.duplicates.duplicates_command:duplicates",
         "forget": "bridge_data.plugins.forget.forget_command:forget",
-        "measure": "bridge_data.plugins.planned.measure_command:measure",
         "mount": "bridge_data.plugins.mount.mount_command:mount",
         "view": "bridge_data.plugins.view.view_command:view",
     },
@@ -49,6 +48,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "lance": "bridge_data.plugins.tables.table_rows:open_lance",
         "tables": "bridge_data.plugins.tables.table_rows:open_several",
     },
+    "executors": {
+        "ray": "bridge_data.plugins.ray.ray_tasks:RayTasks",
+    },
     "extras": {
         "ledger": "bridge_data.plugins.ledger.ledger:Ledger",
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
@@ -65,6 +67,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
+        "store_costs": "bridge_data.plugins.planned.storing_costs:store_costs",
         "where": "bridge_data.plugins.where.where_clauses:SampleChoice",
         "workers_help": "bridge_data.plugins.helping.helping:open_help",
     },

@@ -4,7 +4,7 @@ columns.
     tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
     tar_scan            which samples a tar holds, and whether it is damaged
     scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
-    executors           who does the work: this process, forked ones, or a Ray cluster
+    executors           who does the work: this process, forked ones, or the executor of a plug-in
     shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
     record_source       records of other forms of data, which plug-ins read; `column_guess`, the class that fits them
     jsonl_lines         JSON lines
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bridge_data.prepare.column_writing import prepare_columns as prepare_columns
     from bridge_data.prepare.executors import Executor as Executor
     from bridge_data.prepare.executors import LocalProcesses as LocalProcesses
-    from bridge_data.prepare.executors import RayTasks as RayTasks
     from bridge_data.prepare.media import MediaPreparation as MediaPreparation
     from bridge_data.prepare.media import prepare_media as prepare_media
     from bridge_data.prepare.media_rule import MediaRule as MediaRule

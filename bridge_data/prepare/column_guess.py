@@ -170,9 +170,9 @@ def no_answer(field: str, columns: Sequence[str]) -> NoReturn:
         ConfigError: always, with the option to give.
     """
     if not columns:
-        raise ConfigError(f"no column fits the field {field!r}: give --field {field}=COLUMN, or --sample-type crude")
+        raise ConfigError(f"no column fits field {field!r}: give --field-map {field}=COLUMN, or --sample-type crude")
     raise ConfigError(
-        f"it is not clear which column fills the field {field!r}: {', '.join(columns)[:200]}. Give --field "
+        f"it is not clear which column fills the field {field!r}: {', '.join(columns)[:200]}. Give --field-map "
         f"{field}={columns[0]}, or --sample-type crude"
     )
 
@@ -199,12 +199,12 @@ def guess_definition(
     name = _class_for(columns, fields) if sample_type is None else find_sample_type(_spelled(sample_type))
     if name == CRUDE:
         if fields:
-            raise ConfigError(f"--field {next(iter(fields))}: crude samples have no fields; give a --sample-type")
+            raise ConfigError(f"--field-map {next(iter(fields))}: crude samples have no fields; give a --sample-type")
         return Definition(None, {}, {})
     own = own_fields(name)
     unknown = sorted(fields.keys() - own)
     if unknown:
-        raise ConfigError(f"--field {unknown[0]}: {name} has the fields {', '.join(sorted(own))}")
+        raise ConfigError(f"--field-map {unknown[0]}: {name} has the fields {', '.join(sorted(own))}")
     required = _REQUIRED.get(name, tuple(sorted(_required_of(name))))
     chosen: dict[str, RecordColumn] = {}
     for field in dict.fromkeys((*required, *fields)):
@@ -218,7 +218,7 @@ def guess_definition(
             if field not in chosen and found is not None:
                 chosen[field] = found
         if len(chosen) == 1:
-            raise ConfigError("no column holds a label: give --field label=COLUMN or --field label_name=COLUMN")
+            raise ConfigError("no column holds a label: give --field-map label=COLUMN or --field-map label_name=COLUMN")
     return Definition(
         name,
         {field: column.access for field, column in chosen.items()},
@@ -276,12 +276,12 @@ def _named_column(columns: Sequence[RecordColumn], field: str, given: str) -> Re
     for column in columns:
         if given in (column.name, column.access):
             if not column.access:
-                raise ConfigError(f"--field {field}={given}: a list of media fills no field; give --sample-type crude")
+                raise ConfigError(f"--field-map {field}={given}: a list of media fills no field: --sample-type crude")
             return column
     options = ", ".join(column.name for column in columns)
     if given.partition("[")[0] in {column.access.partition("[")[0] for column in columns}:
         return RecordColumn(given, "other", given)  # deeper inside of a part that is there
-    raise ConfigError(f"--field {field}={given}: there is no such column, but {options}")
+    raise ConfigError(f"--field-map {field}={given}: there is no such column, but {options}")
 
 
 def _column_for(columns: Sequence[RecordColumn], field: str, ask: Ask) -> RecordColumn:

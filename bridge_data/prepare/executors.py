@@ -1,15 +1,12 @@
-"""Running tasks in this process, in forked processes of this machine, or on a Ray cluster whose machines see
-the data under the same paths.
+"""Running tasks in this process, in forked processes of this machine, or by the executor of a plug-in.
 
 Reads a function and arguments. Returns the results in order; only a few are buffered. Processes end with the one that
 started them. A process that runs threads, or has used an object store or Lance, cannot fork safely: it uses threads.
-Ray pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import signal
@@ -21,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bridge_data.child_process import die_with_parent, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
-from bridge_data.extensions import needed_package
-from bridge_data.options import check_integer
+from bridge_data.extensions import Seam
 from bridge_data.storage import may_fork
 
 if TYPE_CHECKING:
@@ -85,7 +81,7 @@ class LocalProcesses:
         _functions[call] = function
         try:
             with pool(self.num_workers) as executor:
-                yield from _in_order(
+                yield from in_order(
                     lambda argument: executor.submit(_do, call, argument),
                     Future.result,
                     Future.cancel,
@@ -100,7 +96,7 @@ class LocalProcesses:
             del _functions[call]
 
 
-def _in_order(
+def in_order(
     submit: Callable[[Argument], Any],
     result_of: Callable[[Any], Any],
     cancel: Callable[[Any], object],
@@ -152,66 +148,27 @@ def pool(num_workers: int) -> Pool:
     return ProcessPoolExecutor(num_workers, context, initializer=_begin_child, initargs=(os.getpid(),))
 
 
-MAX_RETRIES = 3
-"""Maximum retries of a task whose worker died."""
+LOCAL = "local"
 
-LOCAL, RAY = "local", "ray"
+EXECUTORS = Seam[Callable[[str | None, int | None], Executor]]("executors")
+"""By the name in `--executor`: makes one, for the address of a cluster (None: that of the environment), and a number of
+tasks that run at a time (None: as many as it can)."""
 
-
-class RayTasks:
-    """Workers of the Ray cluster at `address`, such as `10.0.0.1:6379` or `ray://10.0.0.1:10001`.
-
-    Without an address: the cluster that this process has joined, else the one that `$RAY_ADDRESS` names or that runs on
-    this machine, else a Ray that is started and ends with this process. `num_workers` tasks run at a time; None: one on
-    each core of the cluster.
-
-    Raises:
-        ConfigError: if Ray is not installed, or there is no cluster at `address`.
-    """
-
-    def __init__(self, address: str | None = None, num_workers: int | None = None) -> None:
-        if num_workers is not None:
-            check_integer("num_workers", num_workers, 1)
-        ray = _library()
-        if not ray.is_initialized():
-            try:
-                ray.init(address=address, log_to_driver=False)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ConfigError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
-        self.num_workers = num_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-    def map(
-        self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str
-    ) -> Generator[Result, None, None]:
-        """See `Executor`."""
-        ray = _library()
-        task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_do_on_ray)
-        submit = functools.partial(task.remote, ray.put(function))
-        try:
-            yield from _in_order(submit, ray.get, ray.cancel, arguments, 2 * self.num_workers)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-        except ray.exceptions.RayError as error:
-            raise WorkerError(f"a Ray task that {what} could not be done: {error}") from error
-
-
-def _do_on_ray(function: Callable[[Any], Any], argument: Any) -> Any:
-    return function(argument)
-
-
-def _library() -> Any:
-    return needed_package("ray", "running tasks on Ray")
+_OF_AN_ADDRESS = "ray"
 
 
 def executor_named(name: str, num_workers: int | None) -> Executor:
-    """The executor of a command: `local`, `ray`, or the address of a Ray cluster. `num_workers` None: a worker for each
-    core, at most 16 on this machine.
+    """The executor of a command: `local`, that of a plug-in, such as `ray`, or the address of a Ray cluster.
+    `num_workers` None: a worker for each core, at most 16 on this machine.
 
     Raises:
         ConfigError: if it is none of these, or cannot be used.
     """
     if name == LOCAL:
         return LocalProcesses(usual_workers() if num_workers is None else num_workers)
-    if name != RAY and ":" not in name:
-        raise ConfigError(f"executor={name!r}: expected local, ray, or the address of a Ray cluster, HOST:PORT")
-    return RayTasks(None if name == RAY else name, num_workers)
+    is_address = ":" in name
+    if not is_address and name not in (*EXECUTORS.names, *EXECUTORS.names_of_others):
+        known = ", ".join((LOCAL, *EXECUTORS.names, *EXECUTORS.names_of_others))
+        raise ConfigError(f"executor={name!r}: expected one of {known}, or the address of a Ray cluster, HOST:PORT")
+    made = EXECUTORS.get(_OF_AN_ADDRESS if is_address else name, needed_by=f"executor={name!r}")
+    return made(name if is_address else None, num_workers)

@@ -270,4 +270,4 @@ def _no_media(root: Path, rule: MediaRule) -> ConfigError:
     """The error if a plain folder holds no media."""
     if next(root.rglob("*.tar"), None) is not None:
         return ConfigError(f"{root}: holds tars and is not prepared; run `{bridge_command('prepare', root)}` first")
-    return ConfigError(f"{root}: no file is seen as media ({rule}); try another --media-metadata-by-... flag")
+    return ConfigError(f"{root}: no file is seen as media ({rule}); try another --media")

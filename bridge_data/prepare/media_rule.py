@@ -1,4 +1,4 @@
-"""Which files are media, as the flags of `bridge-data prepare-media` say."""
+"""Which files are media, as `bridge-data prepare --media` says."""
 
 import dataclasses
 import enum
@@ -9,8 +9,6 @@ from typing import Literal
 from bridge_data.decode.image import Orientation
 from bridge_data.decode.media_kinds import MediaKind, guess_kind, kind_of_name
 from bridge_data.errors import ConfigError
-
-_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
 
 
 class MediaFilterStrategy(enum.StrEnum):
@@ -31,23 +29,20 @@ class MediaRule:
     orientation: Orientation = "ignore"
 
     @classmethod
-    def parse(
-        cls, by_glob: str | None, by_header: bool, by_extension: bool, orientation: Orientation = "ignore"
-    ) -> "MediaRule":
-        """The rule that the flags ask for; patterns are separated by commas.
+    def parse(cls, text: str, orientation: Orientation = "ignore") -> "MediaRule":
+        """The rule that a text stands for: `extension`, `header`, or patterns with commas between them.
+
+        >>> MediaRule.parse("*.jpg, clips/*.mp4").patterns
+        ('*.jpg', 'clips/*.mp4')
 
         Raises:
-            ConfigError: if they ask for none, or for several.
+            ConfigError: if a pattern is empty, or none.
         """
-        if (by_glob is not None) + by_header + by_extension != 1:
-            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
-        if by_glob is None:
-            return cls("HEADER" if by_header else "EXTENSION", orientation=orientation)
-        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
-        if not all(patterns):
-            raise ConfigError(
-                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
-            )
+        if text in ("extension", "header"):
+            return cls("HEADER" if text == "header" else "EXTENSION", orientation=orientation)
+        patterns = tuple(pattern.strip() for pattern in text.split(","))
+        if not all(any(sign in pattern for sign in "*?[.") for pattern in patterns):
+            raise ConfigError(f"--media {text!r}: expected extension, header, or patterns such as '*.jpg,clips/*.mp4'")
         return cls("GLOB", patterns, orientation)
 
     def may_be_media(self, name: str) -> bool:

@@ -78,8 +78,8 @@ def write(
             `world_size`-th from number r on.
         num_workers: processes that make and encode samples. They are forked, so any function will do; if this process
             already runs threads, threads are used.
-        executor: makes and encodes samples instead of these processes, such as `RayTasks()`, whose workers get function
-            and items; this process writes.
+        executor: makes and encodes samples instead of these processes, such as `RayTasks()` of the plug-in `ray`, whose
+            workers get function and items; this process writes.
         progress: show a progress bar; None: if standard error is a terminal.
         **options: `WriterOptions`.
 

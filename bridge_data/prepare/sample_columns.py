@@ -134,7 +134,7 @@ def columns_of(records: Records) -> SampleColumns:
 
 class ShardColumns(SampleColumns):
     """The columns of a prepared data set, from its indexes: keys, sizes of samples and parts; stored fields of JSON
-    parts; media metadata, if `prepare-media` stored them."""
+    parts; media metadata, if `prepare --media` stored them."""
 
     def __init__(self, shards: ShardSet) -> None:
         super().__init__(shards)
@@ -217,7 +217,7 @@ class ShardColumns(SampleColumns):
             prepared = bridge_command("prepare", root, *as_they_are, "--columns", "json.FIELD")
             return f"`{prepared}` prepares these tars, with fields of JSON parts; {super().fix_text()}"
         fields = bridge_command("prepare", root, "--tar-index-only", "--columns", "json.FIELD")
-        sizes = bridge_command("prepare-media", root, "--media-metadata-by-extension")
+        sizes = bridge_command("prepare", root, "--media", "extension")
         return (
             f"{first}`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().fix_text()}"
         )

@@ -49,6 +49,18 @@ class ScanTask:
         if self.index >= self.num_tasks:
             raise ConfigError(f"task_index={self.index}: expected less than num_tasks={self.num_tasks}")
 
+    @classmethod
+    def parse(cls, text: str) -> "ScanTask":
+        """The share that `3/16` stands for.
+
+        Raises:
+            ConfigError: for anything else.
+        """
+        index, _, number = text.partition("/")
+        if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
+            raise ConfigError(f"--task {text}: expected I/N, share I, from 0 on, of N equal ones, such as 0/16")
+        return cls(int(index), int(number))
+
     def share(self, names: Sequence[str]) -> list[str]:
         """The shards of this task: every `num_tasks`-th, so that all tasks get large and small ones."""
         return list(names[self.index :: self.num_tasks])
@@ -171,7 +183,7 @@ class ScanResults:
         if missing:
             raise DatasetError(
                 f"{self.root}: {len(missing):,} of {len(self.names):,} shards are not scanned, such as {missing[0]}: "
-                f"{self._unfinished()}. Run what is missing, or prepare without --merge, which scans the rest"
+                f"{self._unfinished()}. Run what is missing, or prepare without --task, which scans the rest"
             )
 
     def _unfinished(self) -> str:

@@ -1,4 +1,4 @@
-"""Fields of JSON parts that `bridge-data prepare --columns` stores in `.nv-meta/columns.parquet`.
+"""Fields of JSON parts that `bridge-data prepare --store-columns` stores in `.nv-meta/columns.parquet`.
 
 Reads that file, or writes it. Returns the values of the samples of a shard. Raises a `DatasetError` for what is
 damaged, or older than the samples.

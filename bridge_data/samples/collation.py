@@ -19,7 +19,7 @@ import operator
 from collections.abc import Callable, KeysView, Sequence
 from typing import Any
 
-from bridge_data.later import is_tensor, torch
+from bridge_data.later import is_tensor, is_tensor_class, torch, torch_itself
 from bridge_data.later import numpy as np
 from bridge_data.samples.arena import current_arena
 
@@ -54,7 +54,8 @@ def _stack_equal(batch: list[torch.Tensor]) -> torch.Tensor:
     first = batch[0]
     stacked = _allocated(first, (len(batch), *first.shape))
     if first.nbytes * len(batch) < _LARGE_BYTES:
-        return torch.stack(batch, out=stacked)
+        made: torch.Tensor = torch_itself().stack(batch, out=stacked)
+        return made
     if stacked is None:
         stacked = first.new_empty((len(batch), *first.shape))
     for target, value in zip(*_to_copy(stacked, batch), strict=True):
@@ -184,13 +185,16 @@ def collate(values: list[Any]) -> Any:
     Raises:
         ValueError: if only some are tensors: the result would depend on which comes first.
     """
-    if len(kinds := set(map(type, values))) > 1 and len(set(map(is_tensor, values))) > 1:
+    kinds = set(map(type, values))
+    are_tensors = set(map(is_tensor_class, kinds))
+    if len(are_tensors) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        num_tensors = sum(map(is_tensor_class, map(type, values)))
         raise ValueError(
-            f"{sum(map(is_tensor, values))} of {len(values)} values are tensors, the others are not ({names}). Give "
+            f"{num_tensors} of {len(values)} values are tensors, the others are not ({names}). Give "
             "every sample a tensor (an empty one if there is none), or override batch of the task encoder."
         )
-    return batch_pad_stack(values) if is_tensor(values[0]) else values
+    return batch_pad_stack(values) if True in are_tensors else values
 
 
 def generic_batch(batch: list[Any]) -> Any:

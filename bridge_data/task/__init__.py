@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bridge_data.task.hooks import NO_STAGES as NO_STAGES
     from bridge_data.task.hooks import STAGES as STAGES
     from bridge_data.task.hooks import TRUNCATED as TRUNCATED
+    from bridge_data.task.hooks import EncoderHooks as EncoderHooks
     from bridge_data.task.hooks import Hooks as Hooks
     from bridge_data.task.hooks import hook_of as hook_of
     from bridge_data.task.hooks import is_overridden as is_overridden

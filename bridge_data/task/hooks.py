@@ -26,10 +26,11 @@ from bridge_data.errors import (
     ForgottenSampleError,
     SkipSample,
 )
-from bridge_data.later import profiler_is_active
+from bridge_data.later import profiler
 from bridge_data.order.random_draws import key64
 from bridge_data.running_hook import HookContext, active_hook
 from bridge_data.samples import SourceInfo, provenance_of
+from bridge_data.samples.collation import generic_batch
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.generators import Generators, seed_generators
 from bridge_data.task.observer import Observer, StageTracer, observed
@@ -144,6 +145,54 @@ def rng_key(seed: int, stage: str, *sample: int) -> int:
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
 
 
+class EncoderHooks:
+    """Which hooks an encoder has, and what they declare: looked up once for all lanes of a process."""
+
+    def __init__(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+        self.encoder = encoder
+        places = _looked_in(encoder)
+        innermost, _ = places[-1]
+        self.functions: dict[str, Callable[..., Any]] = {name: getattr(innermost, name) for name in HOOKS}
+        """What to call for each hook: of the outermost encoder that overrides it, or else of the innermost one."""
+        self.overridden = {name for _, names in places for name in names if name in self.functions}
+        """The hooks that the user's encoder overrides."""
+        self.declared: dict[str, Declared] = {}
+        """What cookers, and the hooks that are overridden, declare."""
+        cooks = [cooker.cook for cooker in encoder.cookers]
+        if cooks:
+            self.declared["cook_crude_sample"] = _said(cooks)
+        for hook in self.overridden:
+            versions = [(owner, names[hook]) for owner, names in places if hook in names]
+            self.functions[hook] = getattr(versions[0][0], hook)
+            of_cooking = cooks if hook == "cook_crude_sample" else []
+            self.declared[hook] = _said([*(version for _, version in versions), *of_cooking])
+        of_types = {hook for hook, name in MAPPED_TYPES.items() if getattr(innermost, name, None) is not None}
+        self.does = self.overridden | of_types
+        """The hooks that need to be called: they are overridden, or map their argument to a type."""
+        if "batch" not in self.does and getattr(innermost, "_raw_batch_type", None) is None:
+            self.functions["batch"] = generic_batch  # which is all that the default one calls
+        self.seeded = frozenset([name for name, hook in self.declared.items() if hook.seeded])
+        """The hooks that may draw random numbers."""
+        self._tolerance = encoder.__default_failure_tolerance__
+        check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
+        self.has_no_generators = not (self._may_yield(_OF_SAMPLES, *cooks) or encoder.splits_samples)
+        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
+
+    def tolerance_of(self, stage: str) -> float:
+        """How many failures of a stage in a row are tolerated."""
+        own = self.declared[stage].failure_tolerance if stage in self.declared else None
+        return (self._tolerance if own is None else own) or math.inf
+
+    @property
+    def makes_batches_of_one(self) -> bool:
+        """Whether a hook of batches is a generator."""
+        return self._may_yield({"batch", "encode_batch"})
+
+    def _may_yield(self, names: Set[str], *others: Callable[..., Any]) -> bool:
+        """Whether one of these hooks is overridden by a generator, or one of the `others` is one."""
+        return any(map(may_yield, [*(self.functions[name] for name in names & self.overridden), *others]))
+
+
 class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
@@ -154,12 +203,13 @@ class Hooks:
 
     def __init__(
         self,
-        encoder: TaskEncoder[Any, Any, Any, Any],
+        of_encoder: EncoderHooks,
         worker_config: WorkerConfig,
         numbering: "Numbering",
         handler: ErrorHandler | None = None,
     ) -> None:
-        self.encoder = encoder
+        self.of_encoder, self.encoder = of_encoder, of_encoder.encoder
+        self.functions, self.does, self.seeded = of_encoder.functions, of_encoder.does, of_encoder.seeded
         self.worker_config = worker_config
         self.skipped: collections.Counter[str] = collections.Counter()
         self.is_cut = False
@@ -170,6 +220,7 @@ class Hooks:
         self.cache: CachePool = NoCachePool()
         self.observer: Observer | None = None
         """Called around each hook, and around the seeding of the random generators."""
+        self._is_profiled: Callable[[], bool] | None = None
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
         self._token: Token[HookContext | None] | None = None
@@ -179,47 +230,8 @@ class Hooks:
         """Consecutive failures of each hook."""
         self.last_skip = "", ""
         """The hook of the last skip, and the reason."""
-        self.functions: dict[str, Callable[..., Any]] = {}
-        """What to call for each hook: of the outermost encoder that overrides it, or else of the innermost one."""
-        self.overridden: set[str] = set()
-        """The hooks that the user's encoder overrides."""
-        self.does: set[str] = set()
-        """The hooks that need to be called: they are overridden, or map their argument to a type."""
-        self.declared: dict[str, Declared] = {}
-        """What cookers, and the hooks that are overridden, declare."""
-        self._look_through(_looked_in(encoder))
-        self.seeded = frozenset([name for name, hook in self.declared.items() if hook.seeded])
-        """The hooks that may draw random numbers."""
-        self._tolerance = encoder.__default_failure_tolerance__
-        check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
-        cooks = [cooker.cook for cooker in encoder.cookers]
-        self.has_no_generators = not (self._may_yield(_OF_SAMPLES, *cooks) or encoder.splits_samples)
-        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for. What is
-        found while they run counts, too."""
-
-    def _look_through(self, places: list[_Place]) -> None:
-        """Note which hooks the encoder has, where `super()` looks for them."""
-        innermost, _ = places[-1]
-        self.functions = {name: getattr(innermost, name) for name in HOOKS}
-        self.overridden = {name for _, names in places for name in names if name in self.functions}
-        if self.encoder.cookers:
-            self.declared["cook_crude_sample"] = _said([cooker.cook for cooker in self.encoder.cookers])
-        for hook in self.overridden:
-            versions = [(owner, names[hook]) for owner, names in places if hook in names]
-            self.functions[hook] = getattr(versions[0][0], hook)
-            cooks = [cooker.cook for cooker in self.encoder.cookers if hook == "cook_crude_sample"]
-            self.declared[hook] = _said([*(version for _, version in versions), *cooks])
-        of_types = {hook for hook, name in MAPPED_TYPES.items() if getattr(innermost, name, None) is not None}
-        self.does = self.overridden | of_types
-
-    @property
-    def makes_batches_of_one(self) -> bool:
-        """Whether a hook of batches is a generator."""
-        return self._may_yield({"batch", "encode_batch"})
-
-    def _may_yield(self, names: Set[str], *others: Callable[..., Any]) -> bool:
-        """Whether one of these hooks is overridden by a generator, or one of the `others` is one."""
-        return any(map(may_yield, [*(self.functions[name] for name in names & self.overridden), *others]))
+        self.has_no_generators = of_encoder.has_no_generators
+        """As of the encoder; what is found while hooks run counts, too."""
 
     @property
     def sample_index(self) -> int:
@@ -290,8 +302,10 @@ class Hooks:
         """Activate these hooks for the current thread, with their `current_sample_index` and `cache`. At the end the
         caller's random generators are restored, since a lane may run inside the training process."""
         self._token = active_hook.set(self)
-        if self.observer is None and profiler_is_active():
-            self.observer = StageTracer()
+        if self.observer is None:
+            is_profiled = self._is_profiled = self._is_profiled or profiler()
+            if is_profiled is not None and is_profiled():
+                self.observer = StageTracer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -324,8 +338,7 @@ class Hooks:
             raise error  # from the system; Pillow raises OSError without a number for broken images
         self.count_skip(stage, count, f"{type(error).__name__}: {error}"[:200])
         self.skipped[FAILED] += count
-        declared_tolerance = self.declared[stage].failure_tolerance if stage in self.declared else None
-        tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf
+        tolerance = self.of_encoder.tolerance_of(stage)
         self.failures[stage] += 1
         if tolerance == math.inf and self.failures[stage] == _MANY_FAILURES:
             logger.warning(

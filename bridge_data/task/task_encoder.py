@@ -301,7 +301,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         raise NotImplementedError
 
     def costs(self, sample: Any) -> Mapping[str, int]:
-        """What an encoded sample costs, for `bridge-data measure`: whole numbers, 0 or more, by any names.
+        """What an encoded sample costs, for `bridge-data prepare --costs`: whole numbers, 0 or more, by any names.
 
         `sample` is from `preencode_sample`, or `encode_sample`, as a pack would get it. By default its `tokens`, as
         `Packing` counts them.

@@ -5,7 +5,7 @@ limits). Returns a `Checkup`: facts, and findings in order of gain; one fault do
 
 Without a measurement no shard is read, only the index, for the parts that samples have; at most `MAX_LOOKED_AT` shards
 of a data set, evenly spread, have their size and time of change checked. Data in an object store, in a JSONL file or
-only in Energon's indexes are checked when they are opened, or by `lint`. Shares of sources are those of the plan, with
+only in Energon's indexes are checked when they are opened, or by `check`. Shares of sources are those of the plan, with
 its schedules of weights; the order matches them to within a few draws a lane. A setting of the order is proposed only
 with the figure computed for it. Rates for more workers are estimates, as only the given number was measured.
 """
@@ -355,7 +355,7 @@ def _of_shards(code: str, level: Level, root: Path, names: Sequence[str], what: 
 
 
 def _metadata(root: Path) -> Iterator[Finding]:
-    """Faults that `lint` finds in the metadata, one finding for each kind."""
+    """Faults that `check` finds in the metadata, one finding for each kind."""
     by_code: dict[str, list[Fault]] = {}
     for fault in check_metadata(root):
         by_code.setdefault(fault.code, []).append(fault)
@@ -391,7 +391,7 @@ def _check_parts(source: Source, shards: ShardSet) -> Iterator[Finding]:
             code="double-parts" if one.is_double else "missing-parts",
             level=Level.NOTE if one.is_double else Level.SLOWS,
             what=f"{source.name}: {one}",
-            change=f"name what they have in the field map of {source.config_file}, or remove them; `bridge-data lint` "
+            change=f"name what they have in the field map of {source.config_file}, or remove them; `bridge-data check` "
             "lists them",
             factor=1 / max(1e-3, 1 - one.count / one.num_samples),
         )

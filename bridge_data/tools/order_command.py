@@ -48,7 +48,6 @@ def opened(
     overrides: Sequence[str] = (),
     *,
     states: Sequence[Location] = (),
-    ledger: Location | None = None,
     world_size: int | None = None,
     replay: bool = False,
 ) -> tuple[TrainingRun, RunOrder]:
@@ -73,7 +72,9 @@ def opened(
         saved = [one for one in saved if not one.state.ended and not one.state.repetition]
     run = TrainingRun.read(run_name, overrides, states=saved, num_ranks=world_size)
     note_assumed(run)
-    records = None if (folder := ledger or files.ledger) is None else RunLedger(folder)
+    own = run.options.loader.ledger_path
+    folder = files.ledger if own is None or not Path(own).is_dir() else Path(own)
+    records = None if folder is None else RunLedger(folder)
     encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.packs) else None
 
     def order(encoder: Any) -> RunOrder:
@@ -123,10 +124,8 @@ def steps_of(text: str) -> range:
 @click.option("--source", default="", help="The source of the sample, by name or number.")
 @click.option("--steps", metavar="A..B", help="The steps to look at, both included.  [default: those of an epoch]")
 @click.option("--diff", metavar="OTHER", help="Compare with another run.")
-@click.option("--rank", type=click.IntRange(min=0), help="Of --step, only what this data-parallel rank has.")
 @click.option("--out", type=OUTPUT_ON_DISK, help="A file .jsonl or .parquet.  [default: JSONL to stdout]")
 @click.option("--state", "states", multiple=True, type=LOCATION, help=STATES_HELP)
-@click.option("--ledger", type=LOCATION, help="The folder of the run's ledger (`ledger_path`).")
 @setting("--world-size", more="[default: of the newest state, or 1]")
 @click.option("--replay", is_flag=True, help="Run the hooks, even if the order can be computed.")
 @json_option
@@ -142,7 +141,6 @@ def order(
     source: str,
     steps: str | None,
     diff: str | None,
-    rank: int | None,
     out: Path | None,
     as_json: bool,
     **how: Any,
@@ -159,11 +157,11 @@ def order(
         raise ConfigError("give one of --step, --key (or --index with --source), --diff OTHER; or --steps alone")
     run, found = opened(run_name, overrides, **how)
     if step is not None:
-        _show_step(found, step, rank, as_json=as_json)
+        _show_step(found, step, as_json=as_json)
         return
     chosen = steps_of(steps) if steps is not None else range(_steps_of_epoch(run, found))
     if diff is not None:
-        (_, other) = opened(diff, overrides, **{**how, "states": (), "ledger": None})
+        (_, other) = opened(diff, overrides, **{**how, "states": ()})
         context.exit(_show_difference((run_name, diff), (found, other), chosen))
     if key is not None or index is not None:
         context.exit(_show_times(found, chosen, key, source, index, as_json=as_json))
@@ -213,8 +211,8 @@ def _echo_json(run: RunOrder, samples: list[dict[str, Any]], **facts: Any) -> No
     echo_json({"samples": samples, "edits": None if run.skips is None else str(run.skips), **facts})
 
 
-def _show_step(run: RunOrder, step: int, rank: int | None, *, as_json: bool) -> None:
-    found = run.at(step, rank=rank)
+def _show_step(run: RunOrder, step: int, *, as_json: bool) -> None:
+    found = run.at(step)
     if as_json:
         samples = [{**sample.to_dict(), "restore_key": sample.restore_key} for sample in found.samples]
         _echo_json(run, samples, num_replayed=found.num_replayed, assumes_no_skips=found.assumes_no_skips)

@@ -51,7 +51,7 @@ def plan(
     """Show what RUN will see, before it starts: steps, samples, tokens, epochs, fill, loads, and how fast.
 
     RUN is a YAML of LightningCLI, package.module:name of a Python function that returns the run, the folder of a run,
-    or the path of data; KEY=VALUE override its settings. Tokens are those of the cost index (`bridge-data measure`); no
+    or the path of data; KEY=VALUE override its settings. Tokens are those of the cost index (`prepare --costs`); no
     sample is read, except to --measure. Figures of the first steps are exact; those of a longer run are extrapolated.
     """
     if with_profile and measure_s is None:

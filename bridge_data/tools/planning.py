@@ -1,6 +1,6 @@
 """What a run will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of ranks.
 
-Reads the order of a training data set and its cost index (`bridge-data measure`); no sample is read. Returns the steps
+Reads the order of a training data set and its cost index (`prepare --costs`); no sample is read. Returns the steps
 one by one (`Planner.steps`), and a `RunPlan`: exact figures of the first steps, and of the whole run, which are
 extrapolated from these if the run is longer. Packs are known ahead if they are planned, samples if there is no packing.
 Of packs that are made while samples are read, and of groups, only steps and packs are known; without a cost index, only

@@ -22,7 +22,6 @@ import functools
 import importlib
 import itertools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -218,7 +217,7 @@ class RunSection:
             self.unknown = NEEDS_ENCODER
         has_hooks = bool(work.does or dataset.task_encoder.cookers)
         self.assumes_no_skips = is_planned or (has_hooks and not (self.is_replayed or is_proved))
-        self._limit = dataset.batching.max_micro_batches or math.inf
+        self._limit_of = functools.cache(functools.partial(dataset.limit_of, state=state))
         if is_planned:
             self._open: Callable[[int], Any] = lambda lane: _PlannedLane(dataset, state, lane, lists)
         elif self.is_replayed or len(lists) > 1 or lists[0][1] is not None:
@@ -248,7 +247,7 @@ class RunSection:
         if first < 0:
             made = self.state.num_made(lane)
             raise StateError(f"micro-batch {index}: lane {lane} of the state has emitted {made} already")
-        return self.lane(lane).units(first, 1)[0] if index < self._limit else []
+        return self.lane(lane).units(first, 1)[0] if place < self._limit_of(lane) else []
 
     def find(self, source: int, index: int, indices: Sequence[int]) -> Iterator[int]:
         """Those of these micro-batches that have sample `index` of the source with this number in the run."""
@@ -256,12 +255,13 @@ class RunSection:
             return
         own = self.source_numbers.index(source)
         for lane, group in itertools.groupby(sorted(indices, key=self._lane_of), key=self._lane_of):
-            places = [one // self.num_lanes - self.state.num_made(lane) for one in group if one < self._limit]
+            made, limit = self.state.num_made(lane), self._limit_of(lane)
+            places = [place - made for one in group if (place := one // self.num_lanes) < limit]
             for first in range(places[0], places[-1] + 1, _MANY) if places else ():
                 count = min(_MANY, places[-1] + 1 - first)
                 for number, units in enumerate(self.lane(lane).units(first, count), start=first):
                     if any((ref.source, ref.index) == (own, index) for unit in units for ref in unit):
-                        found = (number + self.state.num_made(lane)) * self.num_lanes + lane
+                        found = (number + made) * self.num_lanes + lane
                         if found in indices:
                             yield found
 

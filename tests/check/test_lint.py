@@ -423,7 +423,7 @@ def test_wrong_settings_are_errors_at_once(tmp_path: Path, own_cache: None) -> N
     prepare_metadataset(file, num_workers=1)
     for path, condition, told in (
         (folder, "size > 1", "unknown column 'size'"),
-        (folder, "shard = 'data-0.tar'", r"chooses none of the 3 samples .* split part 'val': --split-parts"),
+        (folder, "shard = 'data-0.tar'", r"chooses none of the 3 samples .* split part 'val': --split-part"),
         (file, "true", "does not choose from joined samples"),
     ):
         with pytest.raises(ConfigError, match=told):

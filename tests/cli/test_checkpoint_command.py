@@ -38,7 +38,7 @@ def test_info_shows_what_a_folder_or_file_holds(run: Run, saved: Path, tmp_path:
         ["together", "80", "400", "32", "0"],
     ):
         assert row in shown
-    assert ["6", "more", "60", "300", "24", "0"] in lines(run("checkpoint", "info", saved, "--max-lanes", 2).stdout)
+    assert ["6", "more", "60", "300", "24", "0"] in lines(run("checkpoint", "info", saved, "--limit", 2).stdout)
     of_rank = run("checkpoint", "info", rank_file(saved, 1)).stdout
     assert "lanes        2 of 8: not the whole state\n" in of_rank
     assert ["together", "20", "100", "8", "0"] in lines(of_rank)
@@ -48,7 +48,7 @@ def test_info_shows_what_a_folder_or_file_holds(run: Run, saved: Path, tmp_path:
 
 
 def test_info_as_json(run: Run, saved: Path) -> None:
-    result = run("checkpoint", "info", saved, "--json", "--max-lanes", 2)
+    result = run("checkpoint", "info", saved, "--json", "--limit", 2)
     told = json.loads(result.stdout)
     assert (result.exit_code, told["path"], told["step"], told["world_size"]) == (0, str(saved), 10, 4)
     assert told["num_bytes"] == sum(file.stat().st_size for file in saved.glob("*.pt"))
@@ -95,7 +95,7 @@ def test_diff_names_what_differs_but_not_who_saved_it(run: Run, saved: Path, tmp
     assert "A was saved at step 10 by 4 ranks, " in result.stderr
     assert json.loads(run("checkpoint", "diff", saved, saved, "--json").stdout)["differences"] == []
     save_states(tmp_path / "later", make_state(step=11, batch_size=8), step=11, world_size=2)
-    both = ("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1)
+    both = ("checkpoint", "diff", saved, tmp_path / "later", "--limit", 1)
     result = run(*both)
     shown = lines(result.stdout)
     rows = [
@@ -137,7 +137,7 @@ def test_the_files_of_all_ranks_are_taken_also_in_several_folders_as_energons_co
     files, whole = sorted(saved.glob("*.pt")), load_states(saved)
     assert len(files) == 4
     assert run("checkpoint", "info", *files).stdout == run("checkpoint", "info", saved).stdout
-    assert run("checkpoint", "redist", *files, tmp_path / "two", "--new-world-size", 2).exit_code == 0
+    assert run("checkpoint", "redist", *files, tmp_path / "two", "--world-size", 2).exit_code == 0
     assert load_states(tmp_path / "two") == whole and len(list((tmp_path / "two").glob("*.pt"))) == 2
     moved = [tmp_path / str(number) / file.name for number, file in enumerate(files)]
     for file, target in zip(files, moved, strict=True):
@@ -203,6 +203,24 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
     assert load_states(saved)["skips"] == [[144, 152]]
 
 
+def test_a_state_in_a_dict_of_ones_own_is_found_by_its_key(run: Run, tmp_path: Path) -> None:
+    state, weights = make_state(), torch.arange(3)
+    torch.save({"model": {"w": weights}, "data": {"train": state}}, tmp_path / "job.pt")
+    torch.save(state, tmp_path / "bare.pt")
+    key = ("--key", "data.train")
+    assert run("checkpoint", "diff", tmp_path / "job.pt", tmp_path / "job.pt", *key).exit_code == 0
+    shown = json.loads(run("checkpoint", "info", tmp_path / "job.pt", *key, "--json").stdout)
+    alone = json.loads(run("checkpoint", "info", tmp_path / "bare.pt", "--json").stdout)
+    names = {"path", "num_bytes"}
+    assert {**shown, **dict.fromkeys(names)} == {**alone, **dict.fromkeys(names)}
+    step = ("--step", 10, "--world-size", 2)
+    assert run("checkpoint", "redist", tmp_path / "job.pt", tmp_path / "two", *key, *step).exit_code == 0
+    assert load_states(tmp_path / "two") == state
+    assert run("checkpoint", "skip", tmp_path / "job.pt", *key, "--steps", "12", *STEPS).exit_code == 0
+    written = torch.load(tmp_path / "job.pt", weights_only=True)
+    assert written["data"]["train"]["skips"] == [[96, 104]] and torch.equal(written["model"]["w"], weights)
+
+
 @pytest.fixture
 def files(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of many kinds beside `saved`, in the current folder."""
@@ -244,7 +262,12 @@ REFUSALS = {
     ),
     "skip a.ckpt --steps 12 --global-batch-size 32 --out b.pt": "give a name with '.ckpt'",
     "skip merged.pt --steps 12 --global-batch-size 32 --out b.ckpt": "give a name with '.pt'",
-    "skip job.pt --steps 12 --global-batch-size 32": "job.pt: has a data state in ['data'], among other things",
+    "skip job.pt --steps 12 --global-batch-size 32": (
+        "['data'], among other things: give `bridge-data checkpoint` --key data"
+    ),
+    "info job.pt --key dat": "job.pt: has no key 'dat'; there is model, data",
+    "info job.pt --key model.a": "has no key 'a'; it is no dict",
+    "info saved --key data": "saved: is a folder, and has no key",
     "skip renamed.pt --steps 12 --global-batch-size 32": (
         "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things"
     ),

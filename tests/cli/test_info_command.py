@@ -30,7 +30,7 @@ def told(run: Run, *arguments: object, exit_code: int = 0) -> dict[str, Any]:
 
 def test_a_data_set_is_shown_and_told_as_json(run: Run, tars: Path) -> None:
     flags = ("--split-ratio", "4,1,1", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
-    run("prepare", tars, *QUIET, *flags, "--media-metadata-by-extension")
+    run("prepare", tars, *QUIET, *flags, "--media", "extension")
     output = shown(run, tars)
     assert ["holds", "12", "samples", "in", "6", "shards,"] in [row[:6] for row in rows(output)]
     assert ["train", "4", "8"] in [row[:3] for row in rows(output)]
@@ -200,7 +200,7 @@ def test_wrong_arguments(run: Run, tars: Path) -> None:
 
 
 def test_other_files_for_split_and_samples(run: Run, tars: Path) -> None:
-    flags = ("--sample-type", "CaptioningSample", "--field-map", FIELDS, "--dataset-yaml-name", "samples.yaml")
+    flags = ("--sample-type", "CaptioningSample", "--field-map", FIELDS, "--dataset-config", "samples.yaml")
     run("prepare", tars, *QUIET, "--split-ratio", "4,1,1", "--split-config", "parts.json", *flags)
     assert not (tars / ".nv-meta/split.yaml").exists()
     output = shown(run, tars, "--split-config", "parts.json", "--dataset-config", "samples.yaml")

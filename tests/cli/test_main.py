@@ -1,3 +1,4 @@
+import collections
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge_data.cli import main
+from bridge_data.cli import main, terminal
 from tests.cli.conftest import Run
 from tests.data.tars import write_tar
 
@@ -29,8 +30,9 @@ def options_of(command: click.Command, name: str) -> list[tuple[str, click.Optio
     """(command, option) of a command and of those in it."""
     found = [(name, option) for option in command.params if isinstance(option, click.Option)]
     if isinstance(command, click.Group):
-        for inner, one in command.commands.items():
-            found += options_of(one, f"{name} {inner}")
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found += options_of(command.get_command(context, inner) or command, f"{name} {inner}")
     return found
 
 
@@ -38,13 +40,13 @@ ALL_OPTIONS = [
     pair for name in COMMANDS for pair in options_of(main.get_command(click.Context(main), name) or main, name)
 ]
 DIFFERENT_THINGS = {
-    "--columns": "of prepare: names of fields to store; else the file that has columns for --where",
-    "--split-parts": "of prepare: patterns, as in Energon; else names",
-    "--key": "of convert: a column; of preview and order: the key of a sample",
-    "--show": "of lint: none is every fault with --json; of duplicates: 0 is none",
+    "--key": "of convert: a column; of info and order: the key of a sample",
     "--state": "of view: one; else several",
     "--keys": "of forget: also standard input",
+    "--step": "of checkpoint: that of a state; of order: that to show",
     "--steps": "of checkpoint: several ranges; of order: one",
+    "--out": "of checkpoint: a state; of order: a file on a disk",
+    "--html": "of info: samples; of plan: charts",
 }
 
 
@@ -63,12 +65,32 @@ def test_an_option_has_the_same_type_in_every_command() -> None:
     assert {name: found for name, found in kinds.items() if len(found) > 1 and name not in DIFFERENT_THINGS} == {}
 
 
+EIGHT = {"convert": 28, "prepare": 24, "info": 11, "check": 20, "plan": 11, "order": 11, "checkpoint": 18, "forget": 7}
+"""The commands that everyone sees, and how many options each may have: 130 in all."""
+
+TO_CUT = set[str]()
+"""Those that still have more."""
+
+
+def test_the_eight_commands_have_few_options() -> None:
+    counts = collections.Counter(command.partition(" ")[0] for command, _ in ALL_OPTIONS)
+    assert sum(EIGHT.values()) == 130
+    assert {name for name, most in EIGHT.items() if counts[name] > most} == TO_CUT
+
+
+def test_an_option_of_several_commands_is_defined_once() -> None:
+    users: dict[str, set[str]] = {}
+    for command, option in ALL_OPTIONS:
+        if command.partition(" ")[0] in EIGHT.keys() - TO_CUT:
+            users.setdefault("/".join((*option.opts, *option.secondary_opts)), set()).add(command.partition(" ")[0])
+    several = {name for name, commands in users.items() if len(commands) > 1}
+    assert several - terminal.OPTIONS.keys() == DIFFERENT_THINGS.keys() & several
+
+
 WITHOUT_JSON = {
     "convert": "makes data",
     "mount": "makes files",
     "prepare": "makes data",
-    "prepare-media": "makes data",
-    "order": "JSON lines are its only form",
     "view": "serves pages",
 }
 
@@ -81,7 +103,7 @@ def test_a_command_that_reports_has_json() -> None:
 
 
 def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
-    for command in ("prepare", "info", "preview", "lint"):
+    for command in ("prepare", "info", "check"):
         result = run(command, tmp_path / "no")
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
         assert result.stderr.startswith(f"error: {tmp_path}/no: no such folder")
@@ -135,8 +157,8 @@ def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -
     assert run("prepare", tars, "--num-workers", 0).stderr == "error: --num-workers 0: expected at least 1\n"
     run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
     (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
-    assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
-    assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output
+    assert "pass --trust 'mine' if it is yours" in run("info", tars, "--samples", 3).stderr
+    assert "pass --trust 'mine' if it is yours" in run("check", tars, "--no-progress").output
 
 
 def test_a_trusted_module_may_be_in_the_current_folder(
@@ -151,16 +173,21 @@ def test_a_trusted_module_may_be_in_the_current_folder(
     (tars / ".nv-meta/dataset.yaml").write_text(definition)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    result = run("preview", tars, "--count", 1, "--trusted-module", "my_own_types")
+    result = run("info", tars, "--samples", 1, "--trust", "my_own_types")
     assert "→ Note" in result.output, result.stderr
-    assert run("lint", tars, "--no-progress", "--trusted-module", "my_own_types").exit_code == 0
+    assert run("check", tars, "--no-progress", "--trust", "my_own_types").exit_code == 0
 
 
 @pytest.mark.processes
 def test_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "caf set"
     write_tar(folder / "a.tar", {"caf\udce9.txt": b"a", "x": b""}, tarfile.GNU_FORMAT)
-    for command in (["prepare", folder, *FLAGS], ["preview", folder], ["lint", folder], ["lint", folder, "--json"]):
+    for command in (
+        ["prepare", folder, *FLAGS],
+        ["info", folder, "--samples", "3"],
+        ["check", folder],
+        ["check", folder, "--json"],
+    ):
         ended = subprocess.run(
             [sys.executable, "-m", "bridge_data.cli", *map(str, command)],
             capture_output=True,

@@ -93,7 +93,7 @@ def test_a_ledger_says_what_a_run_was_given(run: Run, blend: Path, tmp_path: Pat
     ledger = tmp_path / "run/ledger"
     keys = keys_of(blend, 12, ledger, seed=77)  # not the seed of the command line
     assert keys != keys_of(blend, 12)
-    options = (*OPTIONS, "global_batch_size=4", "--ledger", ledger)
+    options = (*OPTIONS, "global_batch_size=4", f"ledger_path={ledger}")
     assert last_words(run("order", blend, *options, "--step", 5).stdout) == keys[20:24]
     found = run("order", blend, *options, "--key", keys[-1], "--steps", "0..5")
     assert found.stdout.splitlines()[-2].split()[1] == "5", found.output
@@ -200,7 +200,7 @@ def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Pat
     (folder / "config.yaml").write_text(yaml.safe_dump({"data": data}))
     found = run("order", folder, "--step", 4, "--json")
     assert keys_in(found) == keys[16:20] and json.loads(found.stdout)["num_replayed"] == 0
-    assert run("audit", folder).exit_code == 0
+    assert run("checkpoint", "verify", folder).exit_code == 0
     (folder / "weights.ckpt").write_bytes(b"of another program")
     foreign = run("order", folder, "--step", 4, "--json")
     assert keys_in(foreign) == keys[16:20] and "weights.ckpt" in foreign.stderr

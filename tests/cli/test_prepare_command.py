@@ -1,6 +1,11 @@
 import json
+import os
+import pty
 import shlex
 import shutil
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -123,15 +128,13 @@ def test_flags_answer_all_questions_at_once(run: Run, tars: Path) -> None:
 
 def test_split_parts_are_patterns_and_shards_in_none_are_told(run: Run, tars: Path) -> None:
     parts = ("--split-parts", "train:data-{000000..000003}.tar", "--split-parts", "dev:data-00000[4]")
-    result = told(run, tars, *parts, "--skip-dataset-yaml")
+    result = told(run, tars, *parts)
     assert counts(tars) == {"train": 8, "dev": 2}
     assert "1 of 6 shards are in no split part" in result.stderr and "(in no part)" in result.output
     assert "without dataset.yaml" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "flags", [(), ("--skip-dataset-yaml", "--exclude", "00000[45]", "--dataset-yaml-name", "other.yaml")]
-)
+@pytest.mark.parametrize("flags", [(), ("--exclude", "00000[45]", "--dataset-config", "other.yaml")])
 def test_without_a_class_it_says_so_and_its_next_command_makes_a_data_set_that_loads(
     flags: tuple[str, ...], run: Run, tars: Path
 ) -> None:
@@ -146,7 +149,7 @@ def test_without_a_class_it_says_so_and_its_next_command_makes_a_data_set_that_l
 
 
 def test_tars_may_be_left_out_or_shuffled_and_the_file_of_samples_have_another_name(run: Run, tars: Path) -> None:
-    crude = ("--sample-type", "CrudeWebdataset", "--dataset-yaml-name", "crude.yaml")
+    crude = ("--sample-type", "CrudeWebdataset", "--dataset-config", "crude.yaml")
     told(run, tars, "--split-ratio", "1,0,0", "--exclude", "00000[12]", *crude)
     assert list(PreparedDataset.open(tars).shard_counts) == [f"data-00000{n}.tar" for n in (0, 3, 4, 5)]
     assert dataset_yaml(tars, "crude.yaml") == {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
@@ -176,23 +179,35 @@ def test_a_part_without_shards_is_told_if_it_was_asked_for(run: Run, tars: Path)
     assert "no shard for train: shards are not divided, and there are 6" in stderr
 
 
-def test_progress_is_shown(run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
-    result = succeeded(run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"))
-    assert "indexing: 100%" in result.stderr and "6/6" in result.stderr
+def test_progress_is_lines_in_a_log_and_a_bar_on_a_terminal(
+    run: Run, tars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("prepare", tars, "--non-interactive", "--force-overwrite", "--split-ratio", "1,0,0", "--num-workers", 2)
+    assert "indexing:" not in succeeded(run(*command)).stderr  # too soon
+    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0)
+    lines = succeeded(run(*command, "--rescan")).stderr.splitlines()
+    assert "indexing: 6 of 6 shards after 0 s" in lines and not any("%" in line for line in lines)
+    reading, writing = pty.openpty()
+    termios.tcsetwinsize(writing, (24, 80))
+    code = "from bridge_data.cli import main, terminal\nterminal.SHOWN_AFTER_S = 0\nmain()"
+    words = [sys.executable, "-c", code, *map(str, command), "--rescan"]
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=writing, check=True)
+    os.close(writing)
+    assert b"6/6" in os.read(reading, 1 << 16)
+    os.close(reading)
 
 
 def test_metadata_of_media_are_stored_for_folders_and_tars_also_in_one_go(run: Run, raw: Path, tars: Path) -> None:
     (raw / "bad.png").write_bytes(b"no picture")
-    command = ("prepare-media", raw, "--media-metadata-by-extension", "--no-progress")
+    command = ("prepare", raw, "--media", "extension", "--no-progress")
     result = succeeded(run(*command))
     assert f"{raw}: metadata of 12 media files stored" in result.output
     assert "left out, not readable: 1 media file\n  bad.png: not a readable image" in result.stderr
     assert MediaIndex.open(raw).get("000001.png") == ImageMetadata(width=41, height=30, format="PNG", mode="RGB")
     assert "13 had not changed" in run(*command).output
-    output = told(run, tars, "--split-ratio", "1,0,0", "--media-metadata-by-header").output
+    output = told(run, tars, "--split-ratio", "1,0,0", "--media", "header").output
     assert "metadata of 12 media files stored" in output
-    succeeded(run("prepare-media", tars, "--media-metadata-by-glob", "*.png", "--num-workers", 2))
+    succeeded(run("prepare", tars, "--media", "*.png", "--num-workers", 2))
     assert MediaIndex.open(tars).get("000012.png").width == 52
 
 
@@ -212,7 +227,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         ([*RATIO, "--exclude", "tar"], ["leaves out all 6 tars"]),
         ([*RATIO, "--num-workers", "0"], ["--num-workers 0"]),
         ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean 'CaptioningSample"]),
-        ([*RATIO, *CAPTION], ['needs --field-map \'{"image": "…", "caption": "…"}\'', "json, png, txt"]),
+        ([*RATIO, *CAPTION], ["needs --field-map image=…,caption=…", "json, png, txt"]),
         ([*RATIO, *CAPTION, "--field-map", "{"], ["--field-map '{' is not JSON"]),
         ([*RATIO, *CAPTION, "--field-map", '{"image": 1}'], ["expected fields with parts"]),
         ([*RATIO, *CAPTION, "--field-map", '{"image": "png"}'], ["'caption' is missing"]),
@@ -231,7 +246,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         ),
         ([*RATIO, "--field-map", "{}"], ["give --sample-type too"]),
         ([*RATIO, "--sample-type", "CrudeWebdataset", "--field-map", "{}"], ["CrudeWebdataset has no fields"]),
-        ([*RATIO, "--dataset-yaml-name", "../x.yaml"], ["expected the name of a file, no path"]),
+        ([*RATIO, "--dataset-config", "../x.yaml"], ["expected the name of a file, no path"]),
         (["--tar-index-only"], [".info.json: no such file; run `bridge-data prepare"]),
         (["--tar-index-only", "--exclude", "a"], ["leave --exclude out"]),
         (
@@ -242,9 +257,8 @@ CAPTION = ("--sample-type", "CaptioningSample")
             [*RATIO, *CAPTION, "--field-map", '{"image": "png", "caption": "json[turns][7]"}'],
             ["json[turns] has no [7]; it is a list of 2"],
         ),
-        (["--task-index", "0"], ["--task-index and --num-tasks: give both, or none"]),
-        (["--task-index", "0", "--num-tasks", "2", "--merge"], ["leave --merge and --fix-duplicates out"]),
-        (["--task-index", "2", "--num-tasks", "2"], ["--task-index 2: expected less than --num-tasks 2"]),
+        (["--task", "0/2", "--fix-duplicates"], ["leave --fix-duplicates out"]),
+        (["--task", "2/2"], ["--task 2/2: expected I/N"]),
         (["--executor", "slurm"], ["--executor 'slurm': expected local, ray, or the address of a Ray cluster"]),
     ],
 )
@@ -271,16 +285,19 @@ def test_shards_that_are_damaged_empty_or_hold_no_json_are_named(run: Run, tars:
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "message"),
+    ("flags", "message"),
     [
-        ("prepare-media", [], "Give exactly one of"),
-        ("prepare-media", ["--media-metadata-by-header", "--media-metadata-by-extension"], "Give exactly one of"),
-        ("prepare-media", ["--media-metadata-by-header", "--num-workers", "0"], "--num-workers 0: expected at least 1"),
-        ("prepare", ["--media-metadata-by-header", "--tar-index-only"], "run `bridge-data prepare-media`"),
+        (["--media", "jpg"], "--media 'jpg': expected extension, header, or patterns such as"),
+        (["--media", "*.jpg,"], "--media '*.jpg,': expected"),
+        (["--media", "header", "--num-workers", "0"], "--num-workers 0: expected at least 1"),
+        (["--media", "header", "--tar-index-only"], "leave --media and --costs out"),
+        (["--media", "header", "--split-ratio", "1,0,0"], "--split-ratio is for data that are prepared now"),
+        (["--orientation", "apply"], "give --media"),
+        (["--trust", "mine"], "--trust is for --costs"),
     ],
 )
-def test_wrong_flags_for_media(run: Run, raw: Path, command: str, flags: list[str], message: str) -> None:
-    refused(run(command, raw, *flags), message)
+def test_wrong_flags_for_media(run: Run, raw: Path, flags: list[str], message: str) -> None:
+    refused(run("prepare", raw, *flags), message)
 
 
 def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> None:
@@ -288,8 +305,8 @@ def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> 
     (tars / "again.tar").write_bytes((tars / names[0]).read_bytes())
     flags = (*QUIET, "--split-ratio", "1,0,0")
     assert "2 keys occur in several shards" in succeeded(run("prepare", tars, *flags)).stderr
-    refused(run("prepare-media", tars, "--media-metadata-by-extension"), "2 keys occur", "--fix-duplicates")
-    succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite", "--tmp-path", "/tmp"))
+    refused(run("prepare", tars, "--media", "extension"), "2 keys occur", "--fix-duplicates")
+    succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite"))
     assert counts(tars)["train"] == 14
 
 
@@ -305,20 +322,19 @@ def test_questions_without_anybody_to_answer_name_the_flags(run: Run, tars: Path
 
 def test_hints_are_quoted_for_the_shell(run: Run, raw: Path, tmp_path: Path) -> None:
     target = tmp_path / "my tars & more"
-    assert f"Next: bridge-data preview '{target}'\n" in succeeded(run("convert", raw, target)).output
+    assert f"Next: bridge-data info '{target}' --samples 3\n" in succeeded(run("convert", raw, target)).output
     shutil.rmtree(target / ".nv-meta")
     assert f"bridge-data prepare '{target}'" in succeeded(run("info", target)).output
 
 
 def test_tasks_scan_their_shares_and_are_merged(run: Run, tars: Path) -> None:
-    task = ("--num-tasks", "2", "--task-index")
-    output = told(run, tars, *task, "1").output
-    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --merge when all have" in output
-    merge = ("--merge", "--split-ratio", "8,1,1")
-    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "--merge")
+    output = told(run, tars, "--task", "1/2").output
+    assert f"{tars}: task 1 of 2 has scanned " in output and "Give --task merge when all have" in output
+    merge = ("--task", "merge", "--split-ratio", "8,1,1")
+    messages = ("are not scanned, such as", "task 0 of 2 (counted from 0) have not finished", "without --task")
     refused(run("prepare", tars, *QUIET, *merge), *messages)
-    output = told(run, tars, *task, "1").output
+    output = told(run, tars, "--task", "1/2").output
     assert "has scanned 0 shards; " in output and "had been scanned before" in output
-    told(run, tars, *task, "0")
+    told(run, tars, "--task", "0/2")
     told(run, tars, *merge)
     assert counts(tars) == {"train": 8, "val": 2, "test": 2} and not (tars / ".scanned").exists()

@@ -53,8 +53,8 @@ def test_a_split_by_ranges_and_another_one_later(run: Run, lines: Path) -> None:
     [
         (("--exclude", "a"), "--exclude is for folders of tars"),
         (("--shuffle-tars",), "--shuffle-tars is for folders of tars"),
-        (("--dataset-yaml-name", "d.yaml"), "--dataset-yaml-name is for folders of tars"),
-        (("--field-map", "{}"), "--field-map is for folders of tars"),
+        (("--dataset-config", "d.yaml"), "--dataset-config is for folders of tars"),
+        (("--field-map", "{}", "--sample-type", "TextSample"), "--field-map is for folders of tars"),
         (("--sample-type", "TextSample"), "the samples of a JSONL file are crude"),
         (("--split-ratio", "1,1,1", "--split-parts", "a:0..1"), "give one of them"),
         (("--split-ratio", "1,1"), "expected three numbers"),

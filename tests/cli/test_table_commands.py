@@ -34,10 +34,10 @@ def test_info_shows_split_parts_and_columns(run: Run, hub: Path) -> None:
 
 def test_preview_shows_values_as_they_are(run: Run, tmp_path: Path) -> None:
     table = table_of({"text": ["first", "second"], "number": [1, 2], "tokens": [[1, 2], [3]]})
-    result = run("preview", "-n", "1", write_parquet(tmp_path / "a.parquet", table))
+    result = run("info", "--samples", "1", write_parquet(tmp_path / "a.parquet", table))
     assert result.exit_code == 0
     assert all(text in result.output for text in ("a.parquet/0", "first", "[1, 2]"))
-    assert "second" in run("preview", "--key", "a.parquet/1", tmp_path / "a.parquet").output
+    assert "second" in run("info", "--key", "a.parquet/1", tmp_path / "a.parquet").output
 
 
 def write_meta(folder: Path) -> Path:
@@ -48,12 +48,12 @@ def write_meta(folder: Path) -> Path:
 
 def test_lint_reads_every_row_and_names_what_is_damaged(run: Run, hub: Path) -> None:
     meta = write_meta(hub)
-    result = run("lint", meta)
+    result = run("check", meta)
     assert (result.exit_code, "150 samples checked" in result.output) == (0, True)
     with (hub / "data" / "train-00000-of-00001.parquet").open("r+b") as opened:
         opened.seek(4)
         opened.write(b"\xff" * 40)
-    result = run("lint", meta)
+    result = run("check", meta)
     assert result.exit_code == 1 and "train-00000-of-00001.parquet: row group 0, column 'text'" in result.output
 
 
@@ -67,18 +67,18 @@ def write_keyed(folder: Path, *files: list[str]) -> Path:
 
 def test_lint_names_keys_that_several_rows_have(run: Run, tmp_path: Path) -> None:
     folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b", "b"], ["d", "a"])
-    result = run("lint", folder, "--no-progress")
+    result = run("check", folder, "--no-progress")
     assert result.exit_code == 1
     assert "duplicate-key  2 × keys shared by several samples of a shard, or rows of a file" in result.output
     assert "part-0.parquet/b: rows 1 and 3 have it" in result.output
     assert "shared-key  1 ×" in result.output and "part-1.parquet/a: part-0.parquet has it too" in result.output
-    assert run("lint", write_keyed(tmp_path / "sound", ["a", "b"], ["c"]), "--no-progress").exit_code == 0
+    assert run("check", write_keyed(tmp_path / "sound", ["a", "b"], ["c"]), "--no-progress").exit_code == 0
 
 
 def test_a_key_of_several_rows_is_to_be_told_by_number(run: Run, tmp_path: Path) -> None:
     folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b"], ["d", "a"])
     meta, until = write_meta(folder), ("--steps", "0..9")
-    for result in (run("order", meta, "--key", "b", *until), run("preview", folder, "--key", "b")):
+    for result in (run("order", meta, "--key", "b", *until), run("info", folder, "--key", "b")):
         assert result.exit_code == 1 and "by its number (1, 3)" in result.output
         assert "'b' is the key of 2 samples of" in result.output
     result = run("order", meta, "--key", "a", *until)

@@ -16,9 +16,9 @@ IMAGES = {
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("prepare-media", "s3://bucket/a", "--media-metadata-by-extension"),
-        ("lint", "s3://bucket/a"),
-        ("preview", "s3://bucket/a"),
+        ("prepare", "s3://bucket/a", "--media", "extension"),
+        ("check", "s3://bucket/a"),
+        ("info", "s3://bucket/a", "--samples", 1),
         ("convert", "s3://bucket/a", "here"),
     ],
 )
@@ -38,14 +38,14 @@ def test_info_reads_from_a_store(bucket: Bucket) -> None:
     assert run_command("info", f"{bucket.url}/nowhere").exit_code == 1
 
 
-@pytest.mark.parametrize("command", ["lint", "preview"])
-def test_limits_are_named_by_what_they_refuse(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("check",), ("info", "--samples", 1)])
+def test_limits_are_named_by_what_they_refuse(command: tuple[object, ...], tmp_path: Path) -> None:
     sample = {"__key__": "k", "png": picture(size=(100, 90), mode="L")}
     data = write_dataset(tmp_path / "a", [sample], definition=IMAGES)
-    refused = run_command(command, data, "--limits", "max_image_pixels=8_999").output
+    refused = run_command(*command, data, "--limits", "max_image_pixels=8_999").output
     assert "100 x 90 pixels are more than the 8999 allowed" in " ".join(refused.split())
     assert "Limits(max_image_pixels)" in refused
-    taken = run_command(command, data, "--limits", "max_image_pixels=9_000")
+    taken = run_command(*command, data, "--limits", "max_image_pixels=9_000")
     assert taken.exit_code == 0 and "Limits" not in taken.output
 
 
@@ -55,8 +55,8 @@ def test_limits_hold_for_metadata_patterns_and_lines_too(tmp_path: Path) -> None
     Path(f"{lines}.split.yaml").write_text("split_parts: {train: [0, 1]}")
     parts = ("--non-interactive", "--force-overwrite", "--split-parts", "train:data-{0000..0009}.tar")
     for command, limits, refused in (
-        (("lint", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
-        (("preview", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
+        (("check", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
+        (("info", data, "--samples", 1), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
         (("info", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
         (("prepare", data, "--tar-index-only"), "max_document_bytes=5", "max_document_bytes"),
         (("prepare", data, *parts), "max_shards=9", "max_shards"),

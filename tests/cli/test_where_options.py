@@ -39,8 +39,8 @@ SCORES = ("--columns", "scores.parquet")
         ("info texts", "score < 60 and txt.bytes = 2", SCORES, 0, ["train 50 33.3%", "val 0 0.0%"]),
         ("info table.parquet", "text like '%7'", (), 0, ["train 9 10.0%"]),
         ("info blend.yaml", "index % 3 = 0", (), 0, ["50 samples in all"]),
-        ("preview texts", "index % 7 = 3", ("-n", 2), 0, ["000003", "000010"]),
-        ("preview texts", "txt.byte = 3", (), 1, ["unknown column 'txt.byte'; did you mean 'txt.bytes'"]),
+        ("info texts", "index % 7 = 3", ("--samples", 2), 0, ["000003", "000010"]),
+        ("info texts", "txt.byte = 3", ("--samples", 2), 1, ["unknown column 'txt.byte'; did you mean 'txt.bytes'"]),
         ("order blend.yaml --steps 0..3", None, ("where=index in (1, 5)", *RUN), 0, ["000001", "000005"]),
         ("order blend.yaml --key 000002", None, ("where=index <> 2", *RUN), 1, ["no sample has the key"]),
         ("plan blend.yaml", None, ("where=index < 0", *RUN), 1, ["chooses none of the 150 samples"]),
@@ -48,13 +48,13 @@ SCORES = ("--columns", "scores.parquet")
         ("doctor texts", None, ("where=size < 1", *RUN), 1, ["unknown column 'size'"]),
         ("doctor run.yaml", None, (), 0, ["where score < 30", "texts/train 30 100.00%"]),
         (
-            "lint texts",
+            "check texts",
             "score < 10 or index < 20",
             (*SCORES, "--no-progress"),
             0,
             ["40 samples in 4 shards checked, not everything: no faults"],
         ),
-        ("lint texts", "index <", ("--no-progress",), 1, ["error: where: "]),
+        ("check texts", "index <", ("--no-progress",), 1, ["error: where: "]),
     ],
 )
 def test_each_command_looks_at_the_chosen_samples(

@@ -31,12 +31,12 @@ def test_metadata_are_found_by_key_in_any_thread_and_process(tmp_path: Path) -> 
     assert found == [ImageMetadata(width=3, height=2, format="JPEG", mode="RGB")] * 2
     assert pickle.loads(pickle.dumps(index)).get("c.wav") == AVMetadata(audio_duration=1.5, audio_channels=2)
     assert [encode_metadata(found[0]), encode_metadata(index.get("c.wav"))] == [IMAGE[2], CLIP[2]]
-    with pytest.raises(SampleError, match=r"no media metadata of 'x.jpg'.*bridge-data prepare-media"):
+    with pytest.raises(SampleError, match=r"no media metadata of 'x.jpg'.*bridge-data prepare"):
         index.get("x.jpg")
 
 
 def test_a_folder_without_metadata_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no media metadata; run `bridge-data prepare-media"):
+    with pytest.raises(ConfigError, match="has no media metadata; run `bridge-data prepare"):
         MediaIndex.open(tmp_path)
     database = tmp_path / ".nv-meta/index.sqlite"
     database.parent.mkdir()

@@ -3,7 +3,7 @@
 `python` and `bash` blocks run, and the new side of a `diff`, as Python. One with `title="..."` is written to that file
 instead, whatever its language. An `output` block is what the block before it printed, with `...` for anything. Other
 blocks (`text`, `mermaid`, `console`) are only shown. A shell block of nothing but calls of `bridge-data` runs in this
-process, which has imported torch.
+process, which has imported torch; in others `python` and `bridge-data` are forked from one that has.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from click.testing import CliRunner
 
 from bridge_data import SavableDataLoader
 from bridge_data.cli import main
+from tests import ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,14 +129,17 @@ class PageRun:
         calls = plain_calls(block.text)
         if calls is not None:
             return "".join(self._call(arguments, block) for arguments in calls)
-        search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
-            env={**os.environ, "PATH": search},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        with tempfile.TemporaryDirectory() as programs:
+            ranks.write_program(Path(programs, "python"))
+            ranks.write_program(Path(programs, "bridge-data"), "bridge_data.cli")
+            search = os.pathsep.join([programs, str(Path(sys.executable).parent), os.environ["PATH"]])
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block.text],
+                env={**os.environ, "PATH": search},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
         assert done.returncode == 0, f"{self.page.name}:{block.line}: {done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -14,7 +14,7 @@ import torch
 from transformers import CLIPImageProcessor
 
 from bridge_data import EnergonDatasetConfig
-from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls
+from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
 from tests.encoders.multimodal_parts import make_tokenizer
 from tests.plugins.convert.originals import captioned_mds, picture
 
@@ -136,6 +136,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert section in sections(file.read_text()), f"{page.name} links to {target}#{section}"
 
 
+def test_pages_that_run_what_only_a_clone_has_say_so_first_and_no_others() -> None:
+    for page in (QUICKSTART, *PAGES):
+        text = page.read_text()
+        run = "\n".join(block.text for block in read_blocks(text) if block.language in ("python", "bash", "diff"))
+        needs_clone = re.search(r"\b(recipes|benchmarks|tests)\.\w", run) is not None
+        assert needs_clone == ("From a clone" in text.split("\n\n")[1]), page.name
+
+
 def test_files_that_pages_name_exist() -> None:
     rooms = "bridge_data|recipes|benchmarks|configs|tests"
     named = [(page.name, path) for page in PAGES for path in re.findall(rf"`((?:{rooms})/[\w/.]+)`", page.read_text())]
@@ -160,8 +168,8 @@ def test_dots_stand_for_anything_in_shown_output() -> None:
 
 
 def test_calls_of_the_command_line_alone_take_no_shell() -> None:
-    script = "bridge-data info a --where \"x > 'y'\" \\\n  --limits n=1\nbridge-data lint 'b*'\n"
-    assert plain_calls(script) == [["info", "a", "--where", "x > 'y'", "--limits", "n=1"], ["lint", "b*"]]
+    script = "bridge-data info a --where \"x > 'y'\" \\\n  --limits n=1\nbridge-data check 'b*'\n"
+    assert plain_calls(script) == [["info", "a", "--where", "x > 'y'", "--limits", "n=1"], ["check", "b*"]]
     for other in (
         "bridge-data info a > b\n",
         "bridge-data info $A\n",

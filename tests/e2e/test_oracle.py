@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig
-from bridge_data.plugins.ledger.audit_command import compare_with_ledger
+from bridge_data.plugins.ledger.verify_command import compare_with_ledger
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import read_states

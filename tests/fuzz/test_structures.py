@@ -102,7 +102,7 @@ def test_a_state_is_restored_as_it_is_or_refused(folder: Path, num_examples: int
 
 def without_defaults(state: dict[str, Any]) -> dict[str, Any]:
     """The state without optional fields that have their defaults."""
-    optional = ("epoch_batches", "ended", "extras", "repetition")
+    optional = ("epoch_batches", "ended", "extras", "repetition", "resharded")
     state = {name: value for name, value in state.items() if name != "checksums"}
     return {name: value for name, value in state.items() if name not in optional or value}
 

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
-from bridge_data.lanes.assembly import Item, Pack
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import Draws, Item, Pack
 from bridge_data.lanes.pack_source import Held, PackedData, PackSources
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState

@@ -103,9 +103,6 @@ class Streams:
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
-    def is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
-        return False
-
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}
         return LoaderState(FINGERPRINT, [(num_lanes or self.worker_config.num_lanes, GEOMETRY)], 0, lanes)

@@ -237,25 +237,24 @@ def test_the_wait_is_that_of_the_slower_of_the_two(path: Path) -> None:
     class Slow(DefaultTaskEncoder):
         @stateless
         def encode_sample(self, sample: Any) -> Any:
-            time.sleep(0.01)
+            time.sleep(0.04)
             return sample
 
     with loader_of(path, 1, encoder=Slow()) as loader:
         loader.wait_for_workers()
         iterator = iter(loader)
-        for _ in range(10):
+        for _ in range(5):
             next(iterator)
         slow_loader = loader.metrics()
-        for _ in range(10):
+        for _ in range(5):
             next(iterator)
-            time.sleep(0.1)
+            time.sleep(0.25)
         slow_trainer = loader.metrics().since(slow_loader)
-    assert slow_loader.wait_share > 0.8
-    assert slow_trainer.wait_share < 0.3
-    assert slow_trainer.batches == 10
+    assert slow_loader.wait_share > 0.5 > slow_trainer.wait_share
+    assert slow_trainer.batches == 5
     assert slow_trainer.prefetch_fill > 0.5 > slow_loader.prefetch_fill
-    assert slow_trainer.samples_per_s == pytest.approx(20 / slow_trainer.elapsed_s)
-    assert 0 < slow_trainer.samples_per_s < 25
+    assert slow_trainer.samples_per_s == pytest.approx(10 / slow_trainer.elapsed_s)
+    assert 0 < slow_trainer.samples_per_s <= 10
 
 
 def test_an_interval_has_what_came_in_it() -> None:

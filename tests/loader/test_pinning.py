@@ -121,7 +121,7 @@ def test_a_hanging_worker_does_not_delay_a_restore(loader: SavableDataLoader) ->
     begin = time.monotonic()
     loader.restore_state_rank(loader.dataset.new_state().to_dict())
     loader._pool.begin([], loader.snapshot())
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     hanging.unlink()
     os.kill(loader._pool.processes()[0], signal.SIGKILL)
     assert some(loader, 30) == in_turn(30)

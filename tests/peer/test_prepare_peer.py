@@ -195,7 +195,7 @@ def test_both_shuffle_and_divide_alike(plain: Path) -> None:
         ("--split-ratio", "5,3,2", "--shuffle-tars"),
         ("--split-parts", "a:data-{000000..000003}", "--split-parts", "b:.*9"),
     ):
-        quiet = ("--non-interactive", "--skip-dataset-yaml", "--force-overwrite", *flags)
+        quiet = ("--non-interactive", "--force-overwrite", *flags)
         assert run_command("prepare", plain, *quiet).exit_code == 0
         splits.append(yaml.safe_load((plain / ".nv-meta/split.yaml").read_text()))
         energon_prepare(plain, *quiet)

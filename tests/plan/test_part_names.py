@@ -65,7 +65,7 @@ def test_endings_match_without_case_and_with_the_other_names_of_a_format(
             widths[int(text)] = batch.image.shape[-1]
             assert sorted(source.file_names) == sorted(f"{int(text):03d}.{part}" for part in samples[int(text)])
         assert widths == {n: 8 + n for n in range(24)} and not loader.skipped
-    assert run_command("lint", tmp_path).exit_code == 0
+    assert run_command("check", tmp_path).exit_code == 0
 
 
 def test_samples_of_one_part_and_values_in_json_too(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_samples_lack_is_told_before_training(tmp_path: Path) -> None:
     assert {(one["field"], one["count"], one["example"]) for one in facts["odd_parts"]} == expected
     findings = json.loads(run_command("doctor", tmp_path, "--json").stdout)["findings"]
     assert sum(one["code"] == "missing-parts" and "5 of 20" in one["what"] for one in findings) == 2
-    faults = run_command("lint", tmp_path, "--json").stdout
+    faults = run_command("check", tmp_path, "--json").stdout
     assert faults.count('"missing-part"') >= 10
 
 

@@ -115,7 +115,7 @@ def test_only_shards_that_are_new_or_have_changed_are_read(tmp_path: Path) -> No
     with pytest.raises(DatasetError, match=r"data-1\.tar: has changed since it was indexed; run `bridge-data prepare"):
         prepare_columns(tmp_path, COLUMNS, rescan=True)
     refresh_index(tmp_path)
-    with pytest.raises(DatasetError, match=r"older values of shard data-1\.tar; run `.* --columns json\.score,json"):
+    with pytest.raises(DatasetError, match=r"older values of shard data-1\.tar; .* --store-columns json\.score,json"):
         stored(tmp_path)
     assert prepare_columns(tmp_path, COLUMNS).num_read == 1
     write_shard(tmp_path / "data-9.tar", contents(9))

@@ -288,7 +288,7 @@ def test_damage_anywhere_in_stored_values_is_an_error_with_the_way_out(data: Pat
             assert stored() == expected
         except DatasetError as error:
             num_errors += 1
-            assert str(path) in str(error) and "--tar-index-only --columns json." in str(error)
+            assert str(path) in str(error) and "--tar-index-only --store-columns json." in str(error)
     assert num_errors > 250
 
 

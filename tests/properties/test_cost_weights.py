@@ -24,6 +24,7 @@ from bridge_data import (
     merge_states,
 )
 from bridge_data.cli import main
+from bridge_data.configs import DataConfig
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
@@ -201,7 +202,7 @@ def test_other_costs_are_another_order(folder: Path, tmp_path: Path) -> None:
     for name in SIZES:
         write_texts(tmp_path / name, SIZES[name])
     (tmp_path / "blend.yaml").write_text(BLEND % 2)
-    with pytest.raises(ConfigError, match=r"a \[train\]: .*not measured .*bridge-data measure"):
+    with pytest.raises(ConfigError, match=r"a \[train\]: .*not measured .*bridge-data prepare"):
         ranks(tmp_path, 1, 2)
     save_costs_of_blend(tmp_path / "blend.yaml", Encoder(), lambda number: [3])
     job = Job(ranks(folder, 1, 2))

@@ -35,5 +35,5 @@ def prepare_speech(package: Path, folder: Path) -> Path:
     )
     speech = write_shards(folder / "speech", samples, per_shard=3)
     crude = ("--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset", "--no-progress")
-    bridge_data("prepare", speech, "--non-interactive", "--media-metadata-by-extension", *crude)
+    bridge_data("prepare", speech, "--non-interactive", "--media", "extension", *crude)
     return speech

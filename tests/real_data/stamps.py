@@ -49,9 +49,9 @@ def prepare_stamps(package: Path, folder: Path) -> Path:
         os.symlink(stamp.picture, f"{target}.png")
         Path(f"{target}.txt").write_text(stamp.captions["en"], encoding="utf-8")
         Path(f"{target}.json").write_text(json.dumps(stamp.captions), encoding="utf-8")
-    fields = ("--field", "image=png", "--field", "caption=txt", "--max-samples", 50, "--same-parts", "--follow-links")
+    fields = ("--field-map", "image=png,caption=txt", "--max-samples", 50, "--same-parts", "--follow-links")
     bridge_data("convert", raw, stamps, "--non-interactive", "--no-progress", *fields)
-    crude = ("--force-overwrite", "--dataset-yaml-name", "crude.yaml", "--sample-type", "CrudeWebdataset")
+    crude = ("--force-overwrite", "--dataset-config", "crude.yaml", "--sample-type", "CrudeWebdataset")
     bridge_data("prepare", stamps, "--non-interactive", "--split-ratio", "1,0,0", "--no-progress", *crude)
     return stamps
 

@@ -149,7 +149,7 @@ def test_dialogues_with_each_of_the_two_answers_for_the_caption(place: World, do
 
 def test_metadata_files_over_the_shards_that_they_name(place: World) -> None:
     world.write_tars(place.folder / "set/shards/shard_%03d.tar", world.captioned(5, 20), per_shard=5)
-    world.ask(["prepare", "set", "--non-interactive", "--split-ratio", "1,0,0", "--skip-dataset-yaml"], [])
+    world.ask(["prepare", "set", "--non-interactive", "--split-ratio", "1,0,0"], [])
     Path("set/.nv-meta/dataset.yaml").write_text(snippet("001", "sample_type:").text)
     Path("set/.nv-meta/split.yaml").write_text(snippet("001", "exclude: []").text)
     assert [load_plan("set", split_part=part).num_samples for part in ("train", "val", "test")] == [10, 5, 5]

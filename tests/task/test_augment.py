@@ -14,13 +14,13 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.order.plan_order import Numbering
-from bridge_data.task import AugmentTaskEncoder, Hooks, hook_of, is_overridden
+from bridge_data.task import AugmentTaskEncoder, EncoderHooks, Hooks, hook_of, is_overridden
 from bridge_data.task.task_encoder import declared
 from bridge_data.topology import WorkerConfig
 
 
 def hooks(encoder: Any) -> Hooks:
-    return Hooks(encoder, WorkerConfig(rank=0, world_size=1, num_workers=0), Numbering([1], [10]))
+    return Hooks(EncoderHooks(encoder), WorkerConfig(rank=0, world_size=1, num_workers=0), Numbering([1], [10]))
 
 
 def cook(sample: Any) -> TextSample:
@@ -145,7 +145,7 @@ def test_a_hook_around_another_one_has_its_own_tolerance() -> None:
 
 def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing() -> None:
     both = hooks(Outer(Inner()))
-    assert both.declared["encode_sample"].failure_tolerance == 3
+    assert both.of_encoder.declared["encode_sample"].failure_tolerance == 3
     assert both.seeded >= {"encode_sample", "cook_crude_sample"} and "batch" not in both.seeded
     plain = Inner()
     plain.cookers = (Cooker(stateless(cook)),)

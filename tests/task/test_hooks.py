@@ -14,7 +14,7 @@ from PIL import Image
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
-from bridge_data.task import TRUNCATED, DefaultTaskEncoder, Hooks, stateless
+from bridge_data.task import TRUNCATED, DefaultTaskEncoder, EncoderHooks, Hooks, stateless
 from bridge_data.topology import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
@@ -36,7 +36,7 @@ class Encoder(DefaultTaskEncoder):
 
 def hooks(handler: Any = log_exception, seed: int = 3, encoder: Any = None) -> Hooks:
     config = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, global_error_handler=handler)
-    return Hooks(encoder or Encoder(), config, Numbering([1, 2], [10, 5]))
+    return Hooks(EncoderHooks(encoder or Encoder()), config, Numbering([1, 2], [10, 5]))
 
 
 def test_random_numbers_belong_to_the_sample() -> None:

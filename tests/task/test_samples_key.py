@@ -30,9 +30,9 @@ from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
 from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
-from tests.encoders.test_contrastive import parts_of
 from tests.encoders.test_hf import driven
-from tests.encoders.test_speech import extractor, speech_tokenizer
+from tests.plugins.encoders.test_contrastive import parts_of
+from tests.plugins.encoders.test_speech import extractor, speech_tokenizer
 from tests.prepared import write_texts
 from tests.ranks import run_job
 

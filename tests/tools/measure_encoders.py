@@ -1,4 +1,4 @@
-"""Task encoders that the tests of `bridge-data measure` name."""
+"""Task encoders that the tests of `bridge-data prepare --costs` name."""
 
 import os
 from collections.abc import Iterator, Mapping

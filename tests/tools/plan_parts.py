@@ -89,7 +89,7 @@ def words() -> PackedWords:
 
 
 def measure(path: Path) -> None:
-    """Write what `bridge-data measure` writes for the data at `path`, for both encoders."""
+    """Write what `bridge-data prepare --costs` writes for the data at `path`, for both encoders."""
     encoder = Words()
     for source in load_plan(path).sources:
         samples = []

@@ -231,7 +231,7 @@ def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
     plan = planner.plan(RunLength(steps=50))
     assert (plan.run.samples, list(plan.names), plan.is_exact) == (200, [], True)
     assert plan.run.drawn is not None and plan.run.drawn.tolist() == [counts["a"], counts["b"]]
-    assert "measure" in plan.notes[0]
+    assert "--costs" in plan.notes[0]
     steps = planner.num_steps(RunLength(epochs=2, source="b/train"), 1)
     drawn = [planner.plan(RunLength(steps=number)).run.drawn for number in (steps - 1, steps)]
     assert [one is not None and one[1] >= 180 for one in drawn] == [False, True]

@@ -17,6 +17,7 @@ files agree and make a whole state.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import operator
 import os
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, StateError
+from bridge_data.errors import ConfigError, DatasetError, StateError, listed
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.rank_states import by_first_rank, described, gathered
 from bridge_data.order.state import FORMAT as STATE_FORMAT
@@ -244,21 +245,24 @@ def load_states(folder: str | os.PathLike[str], *, step: int | None = None) -> d
     return found.state.to_dict()
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint in a folder, or the state in one file (`.ckpt` of Lightning too), maybe of one rank only.
+def read_checkpoint(path: str | os.PathLike[str], keys: Sequence[str] = ()) -> Checkpoint:
+    """The checkpoint in a folder, or the state in one file (`.ckpt` of Lightning too), maybe of one rank only. `keys`
+    say where a file has it among other things: the key in its dict, then that in the dict there, and so on.
 
     Raises:
-        StateError: as `load_states`.
+        StateError: as `load_states`, or if there is nothing under the keys.
     """
     path = storage.location(path)
     if not path.is_file():
+        if keys and path.is_dir():
+            raise StateError(f"{path}: is a folder, and has no key {'.'.join(keys)!r}: give a file")
         return _read_folder(path)
-    if path.suffix == LIGHTNING_SUFFIX:
+    if path.suffix == LIGHTNING_SUFFIX and not keys:
         state, step = read_lightning(storage.on_disk(path))
         size = storage.size_bytes(path)
         return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)
     data = read_bytes(path)
-    file = decoded(data, path)
+    file = decoded(data, path, keys)
     return Checkpoint(
         path=path, state=file.state, step=file.step, world_size=file.world_size, num_files=1, num_bytes=len(data)
     )
@@ -371,9 +375,9 @@ def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> byt
     return buffer.getvalue()
 
 
-def decoded(data: bytes, path: Location) -> StateFile:
-    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or
-    a list of these."""
+def decoded(data: bytes, path: Location, keys: Sequence[str] = ()) -> StateFile:
+    """The content of a file, or what it has under `keys`: ours, Megatron's, or a bare state as
+    `loader.save_state_rank()` and the like return it, or a list of these."""
     damaged = StateError(
         f"{path}: cannot be read as a data state, which is plain data written by torch.save: the file is damaged, "
         "or holds objects (as Energon's states do), which are not loaded. Copy it again from where it was saved, "
@@ -383,15 +387,18 @@ def decoded(data: bytes, path: Location) -> StateFile:
         content = _content(data)
     except Exception as error:  # unpickling damaged bytes may raise anything
         raise damaged from error
+    content = functools.reduce(lambda inner, key: inner[_key_in(inner, key, path)], keys, content)
     is_wrapped = isinstance(content, dict) and STATE_KEY in content
     is_ours = is_wrapped and content.get("format") == FORMAT
     if is_ours:
         _check_version(content.get("version"), path)
-    if (key := _key_of_state(content)) is not None:
+    if (found := _keys_of_state(content)) is not None:
+        inside = "".join(f"[{key!r}]" for key in (*keys, *found))
         raise StateError(
-            f"{path}: has a data state in {key}, among other things; expected a state alone, a file as Megatron "
-            f"writes it (the state under {STATE_KEY!r}), or a checkpoint of Lightning (*.ckpt). Rename it if it is the "
-            f"last; else write the state to a file: torch.save(torch.load({str(path)!r}){key}, 'state.pt')"
+            f"{path}: has a data state in {inside}, among other things: give `bridge-data checkpoint` --key "
+            f"{'.'.join(map(str, (*keys, *found)))}, or load_states what torch.load({str(path)!r}){inside} returns. Of "
+            f"files with more, those are read that Megatron writes (the state under {STATE_KEY!r}), and Lightning "
+            "(*.ckpt)"
         )
     try:
         bare = content[STATE_KEY] if is_wrapped else content
@@ -404,11 +411,17 @@ def decoded(data: bytes, path: Location) -> StateFile:
         raise damaged from error
 
 
-def with_state(data: bytes, state: LoaderState) -> bytes:
-    """The content of a file that `decoded` has read, with another state and all else unchanged."""
-    content = _content(data)
+def with_state(data: bytes, state: LoaderState, keys: Sequence[str] = ()) -> bytes:
+    """The content of a file that `decoded` has read, with another state under `keys` and all else unchanged."""
+
+    def changed(content: Any, keys: Sequence[str]) -> Any:
+        if keys:
+            key = _key_in(content, keys[0], "the file")
+            return {**content, key: changed(content[key], keys[1:])}
+        return {**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict()
+
     buffer = io.BytesIO()
-    torch.save({**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict(), buffer)
+    torch.save(changed(_content(data), keys), buffer)
     return buffer.getvalue()
 
 
@@ -428,17 +441,25 @@ def _content(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def _key_of_state(content: Any) -> str | None:
-    """The expression for a state that a user saved among other things; None if there is none."""
+def _key_in(content: Any, name: str, path: Location | str) -> Any:
+    """The key of a dict that is written `name`."""
+    known = {str(key): key for key in content} if isinstance(content, dict) else {}
+    if name not in known:
+        raise StateError(f"{path}: has no key {name!r}; {f'there is {listed([*known])}' if known else 'it is no dict'}")
+    return known[name]
+
+
+def _keys_of_state(content: Any) -> tuple[Any, ...] | None:
+    """The keys of a state that a user saved among other things; None if there is none."""
     if not isinstance(content, dict) or STATE_KEY in content:
         return None
     for key, value in content.items():
-        inner = {f"[{key!r}]": value}
+        inner = {(key,): value}
         if isinstance(value, dict):
-            inner |= {f"[{key!r}][{name!r}]": one for name, one in value.items()}
-        for path, one in inner.items():
+            inner |= {(key, name): one for name, one in value.items()}
+        for keys, one in inner.items():
             if isinstance(one, dict) and one.get("format") == STATE_FORMAT:
-                return path
+                return keys
     return None
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -36,7 +37,10 @@ REPORT = "broken.jsonl"
 """The file, in the folder of the data set, that lists broken records."""
 
 MAX_SHOWN = 10
-"""Maximum broken records that a message shows."""
+"""Maximum kinds of broken records that a message shows, by one of each."""
+
+_NAMED = re.compile(r"'[^']*'|\d+")
+"""What equal reasons differ in: names and numbers."""
 
 RECORDS_OF_TASK = 8
 """Records sent to a process at once, if the source can be read in any order."""
@@ -269,7 +273,7 @@ class _Report:
 
     def __init__(self, writer: ShardWriter, skip_broken: bool) -> None:
         self._writer, self._skip_broken = writer, skip_broken
-        self._first: list[str] = []
+        self._kinds: dict[str, list[Any]] = {}
         self.num_seen = self.num_filtered = self.num_broken = 0
 
     def __enter__(self) -> "_Report":
@@ -292,8 +296,9 @@ class _Report:
         if reason:
             self.num_broken += 1
             self._file.write(json.dumps({"number": made.number, "where": made.where, "reason": reason}) + "\n")
-            if len(self._first) < MAX_SHOWN:
-                self._first.append(f"\n  {made.where}: {reason}")
+            kind = _NAMED.sub("", reason)
+            if kind in self._kinds or len(self._kinds) < MAX_SHOWN:
+                self._kinds.setdefault(kind, [f"\n  {made.where}: {reason}", 0])[1] += 1
             return ()
         self.num_filtered += not made.samples
         if not self.num_broken or self._skip_broken:
@@ -304,11 +309,12 @@ class _Report:
 
     def complaint(self, title: str) -> str:
         """The message on broken records."""
-        more = self.num_broken - len(self._first)
+        shown = [line + (f" (and {count - 1:,} like it)" if count > 1 else "") for line, count in self._kinds.values()]
         counted = f"{self.num_broken} record{' is' if self.num_broken == 1 else 's are'} broken"
+        more = self.num_broken - sum(count for _, count in self._kinds.values())
         return (
-            f"{title}: {counted}:{''.join(self._first)}"
-            + (f"\n  and {more} more" if more else "")
+            f"{title}: {counted}:{''.join(shown)}"
+            + (f"\n  and {more:,} more" if more else "")
             + f"\nAll are listed in {self._writer.path / REPORT}. Correct them and run the same command again; or give "
             "--skip-broken to leave them out."
         )

@@ -37,17 +37,6 @@ from bridge_data.storage import Location
 _MAX_SHOWN_COLUMNS = 40
 
 
-def _named(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    """`NAME=COLUMN` texts as a dict."""
-    found = {}
-    for text in texts:
-        name, equals, column = text.partition("=")
-        if not (name and equals and column) or name in found:
-            raise ConfigError(f"--field {text}: expected FIELD=COLUMN, such as caption=text, each field once")
-        found[name] = column
-    return found
-
-
 def _split(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, str] | None:
     """`train=0.98,val=0.02` as a dict."""
     if text is None:
@@ -69,11 +58,8 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, if its name does not show it.")
 @click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
 @click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")
-@click.option("--sample-type", metavar="NAME", help="The class of the samples, or crude.  [default: guessed]")
-@click.option(
-    "--field", "fields", multiple=True, callback=_named, metavar="FIELD=COLUMN", help="What fills a field. Repeatable."
-)
-@click.option("--field-map", metavar="JSON", help='The same as one text: {"caption": "text"}.')
+@setting("--sample-type", more="[default: guessed]")
+@setting("--field-map", help="The column that fills each field: caption=text,image=photo, or JSON.")
 @click.option("--key", metavar="COLUMN", help="The column of the samples' keys.  [default: numbers, or names of files]")
 @click.option("--prefix-keys", is_flag=True, help="Of tars: put the tar's name before each key, if keys repeat.")
 @click.option("--drop", callback=_names, metavar="COLUMNS", help="Columns to leave out.")
@@ -93,18 +79,12 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
-@click.option(
-    "--orientation",
-    type=click.Choice(["ignore", "apply"]),
-    default="ignore",
-    show_default=True,
-    help="apply: turn images as their EXIF data say, and encode them anew.",
-)
-@click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
+@setting("--orientation", help="apply: turn images as their EXIF data say, and encode them anew.")
+@setting("--force-overwrite", help="Replace the data set that another conversion left in DST.")
 @click.option("--follow-links", is_flag=True, help="Follow links to files outside SRC, or outside the media root.")
 @setting("--num-workers", help="Processes.", more="[default: as many as there are CPUs]")
 @executor_option
-@click.option("--non-interactive", is_flag=True, help="Ask nothing: stop if a guess is not clear.")
+@setting("--non-interactive", help="Ask nothing: stop if a guess is not clear.")
 @progress_option
 @limits_option
 def convert(
@@ -114,7 +94,6 @@ def convert(
     include: str | None,
     media_root: Path | None,
     sample_type: str | None,
-    fields: dict[str, str],
     field_map: str | None,
     key: str | None,
     prefix_keys: bool,
@@ -150,8 +129,6 @@ def convert(
     allow_pixels(limits)
     if isinstance(target, Path) and source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise ConfigError(f"{target}: is inside {source} and would be converted itself; give another folder")
-    if fields and field_map is not None:
-        raise ConfigError("--field and --field-map: give one of them")
     source_config = SourceConfig(
         format=format_name,
         include=include,
@@ -170,7 +147,7 @@ def convert(
     definition = guess_definition(
         found,
         sample_type=sample_type,
-        fields=parse_field_map(field_map) if field_map is not None else fields,
+        fields={} if field_map is None else parse_field_map(field_map),
         ask=no_answer if non_interactive or not is_terminal() else _ask,
         known=records.definition,
     )
@@ -208,7 +185,7 @@ def convert(
     if done.num_broken:
         note(f"left out as broken: {counted(done.num_broken, 'record')}, listed in {target / REPORT}")
     click.echo(f"{target}: {counted(done.num_samples, 'sample')}")
-    click.echo(f"Next: {bridge_command('preview', target)}")
+    click.echo(f"Next: {bridge_command('info', target, '--samples', 3)}")
 
 
 def _taken(source: Path, records: RecordSource, clauses: Sequence[Clause]) -> RecordSource:

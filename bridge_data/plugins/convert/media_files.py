@@ -8,10 +8,13 @@ for files outside of the media root, which are not read.
 import base64
 import binascii
 import codecs
+import functools
 import importlib.util
 import io
+import itertools
 import os
 import re
+import shlex
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +30,9 @@ _TEXTS = ("txt", "text", "transcript")
 
 _MAX_SHOWN = 200
 """Maximum characters of a name in a message."""
+
+_MAX_NEAR = 100
+"""Maximum folders in which a missing file is looked for."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
@@ -70,6 +76,19 @@ class MediaRoot:
             return []
         return [f"{name.rstrip('/')}/{file.name}" for file in folder.iterdir() if file.is_file()]
 
+    def _way_out(self, name: str) -> str:
+        """What to give so that a missing file is found: it may be in a folder beside or above."""
+        for folder in self._near:
+            if (folder / name).is_file():
+                return f"give --media-root {shlex.quote(os.path.relpath(folder))}, which has it"
+        return "is --media-root right?"
+
+    @functools.cached_property
+    def _near(self) -> list[Path]:
+        """The folder above, and the folders in this one, as far as they are few."""
+        inner = itertools.islice((one for one in self.folder.iterdir() if one.is_dir()), _MAX_NEAR)
+        return [self._resolved.parent, *sorted(inner)]
+
     def _named(self, name: str) -> tuple[str, bytes]:
         if name.startswith("data:"):
             try:
@@ -93,7 +112,7 @@ class MediaRoot:
             path = (self.folder / name).resolve(strict=True)
         except (OSError, RuntimeError, UnicodeEncodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
+            raise SampleError(f"{shown}: cannot be read: {reason}; {self._way_out(name)}") from None
         written = Path(os.path.normpath(self.folder.absolute() / name))
         is_link = any(written.is_relative_to(folder) for folder in (self.folder.absolute(), self._resolved))
         if not (path.is_relative_to(self._resolved) or (self._follows and is_link)):

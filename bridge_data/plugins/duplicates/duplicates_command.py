@@ -39,14 +39,14 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=ON_DISK)
 @click.option(
-    "--split-parts",
     "--split-part",
+    "split_parts",
     metavar="NAMES",
     callback=_names,
     help="Read these parts of the split, such as val,train. Of equal samples the first is kept, so an earlier part "
     "keeps its own.  [default: all, train last]",
 )
-@click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
+@setting("--split-config")
 @click.option(
     "--parts",
     metavar="NAMES",
@@ -68,7 +68,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 )
 @click.option("--keys", type=OUTPUT_ON_DISK, metavar="FILE", help="Write SHARD:KEY of all but the first of each group.")
 @setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
-@click.option("--show", type=click.IntRange(0), default=5, show_default=True, help="How many of the largest groups.")
+@setting("--limit", default=5, help="Groups to show, at most: the largest.")
 @json_option
 @limits_option
 @progress_option
@@ -84,7 +84,7 @@ def duplicates(
     output: Path | None,
     keys: Path | None,
     num_workers: int | None,
-    show: int,
+    limit: int,
     as_json: bool,
     limits: Limits,
     progress: bool,
@@ -111,7 +111,7 @@ def duplicates(
         reading = progress_bar("reading", "samples", shown=progress)
         with reading as on_read, progress_bar("comparing", "tables", shown=progress) as on_compare:
             found = stack.enter_context(find_duplicates(paths, config, on_read=on_read, on_compare=on_compare))
-        report = found.report(show)
+        report = found.report(limit)
         if output is not None:
             found.write_table(output)
         written = {} if keys is None else found.write_keys(keys)

@@ -171,7 +171,7 @@ def read_rows(
     if faults.counts["empty"] == total:
         raise ConfigError(
             f"{', '.join(map(str, paths))}: no sample has a part {' or '.join(config.parts)} (--parts); "
-            "`bridge-data preview` shows the parts"
+            "`bridge-data info --samples 3` shows the parts"
         )
     table = arrow.ipc.open_file(arrow.memory_map(str(file))).read_all()
     return SampleRows(table, list(dict.fromkeys(task.part for task in tasks)), shared, faults)

@@ -1,1 +1,1 @@
-"""Metrics for TensorBoard and Prometheus."""
+"""Metrics for TensorBoard and Prometheus, and a callback that writes them to the loggers of a Lightning trainer."""

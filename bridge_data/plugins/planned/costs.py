@@ -1,10 +1,10 @@
 """The cost index of a data set: what an encoder makes of each sample, in tokens, images and other numbers.
 
-Reads the file that `bridge-data measure` writes for one encoder and one split part. Returns a `CostTable`: the costs of
-samples by their numbers, as exact integers, in the numbering of a source, also after `subset` and `where`. Opening
-reads the file's description alone; columns are mapped into memory, which the processes of a machine share. A file in a
-store is copied to this machine once. Raises `ConfigError` if nobody has measured the data with this encoder, and
-`DatasetError` if the data, or the file, have changed since.
+Reads the file that `bridge-data prepare --costs` writes for one encoder and one split part. Returns a `CostTable`: the
+costs of samples by their numbers, as exact integers, in the numbering of a source, also after `subset` and `where`.
+Opening reads the file's description alone; columns are mapped into memory, which the processes of a machine share. A
+file in a store is copied to this machine once. Raises `ConfigError` if nobody has measured the data with this encoder,
+and `DatasetError` if the data, or the file, have changed since.
 
 The costs are those of the encoder, whatever a run packs: what a packer drops or cuts is seen by `CostTable.within`.
 
@@ -280,13 +280,13 @@ def open_costs(records: Records, key: str) -> CostTable:
     if any((facts.key, facts.split_part) == (key, split_part_of(base)) for _, facts in others):
         raise DatasetError(
             f"{label_of(base)}: has changed since its samples were measured; {_again(base)}, with the "
-            "--config or --task-encoder of the run: it measures what is new"
+            "encoder or the config of the run: it measures what is new"
         )
     there = [f"{facts.encoder}, {facts.split_part}, of {_written(other)}" for other, facts in others]
     raise ConfigError(
         f"{label_of(base)}: its samples were not measured with this encoder, or with these settings of it"
         + (f", only with others: {'; '.join(there)}" if there else "")
-        + f"; {_again(base)}, with the --config or --task-encoder of the run"
+        + f"; {_again(base)}, with the encoder or the config of the run"
     )
 
 
@@ -297,7 +297,7 @@ def _is_of_others(facts: CostFacts, base: Records) -> bool:
 
 
 def _again(base: Records, *options: str) -> str:
-    words = ("measure", base.root, "--split-part", split_part_of(base), *options)
+    words = ("prepare", base.root, "--costs", "ENCODER", *options)
     return f"run `{bridge_command(*words)}`"
 
 
@@ -368,7 +368,7 @@ def read_costs(path: Location) -> tuple[CostFacts, CostArrays] | None:
     except (arrow.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DatasetError(
             f"{path}: is damaged, or no index of costs: {type(error).__name__}: {error}; delete it, and run "
-            "`bridge-data measure` again"
+            "`bridge-data prepare --costs` again"
         ) from error
 
 

@@ -116,18 +116,6 @@ class Measurement:
             for name, column, total in zip(self.facts.names, columns, self.facts.totals, strict=True)
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        return {
-            "name": self.name,
-            "path": str(self.path),
-            "key": self.facts.key,
-            "num_samples": self.num_samples,
-            "num_measured": self.num_measured,
-            "columns": self.columns(),
-            "skipped": [{"reason": why, "samples": n, "first": key} for why, (n, key) in self.skips.items()],
-        }
-
 
 def _figures(column: NDArray[np.uint32], total: int) -> dict[str, float]:
     if not len(column):
@@ -264,7 +252,7 @@ def _writing(folder: Location) -> Iterator[None]:
         yield
     except OSError as error:
         raise DatasetError(
-            f"{folder}: costs cannot be written there: {error}. Name another folder as --out, and in {COSTS_VARIABLE} "
+            f"{folder}: costs cannot be written there: {error}. Name another folder in {COSTS_VARIABLE}, here and "
             "for the runs that read them"
         ) from error
 

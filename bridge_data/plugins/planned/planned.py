@@ -129,7 +129,7 @@ class PackPlanner:
                 if name not in (*table.names, SAMPLES):
                     raise ConfigError(
                         f"packing='planned' needs the cost {name!r}, and the cost index has {', '.join(table.names)}: "
-                        "have the encoder's `costs` return it, and measure the data again (`bridge-data measure`)"
+                        "have the encoder's `costs` return it, and measure again (`bridge-data prepare --costs`)"
                     )
         wanted = (*self.names, loads)
         self._columns = [[(*table.names, SAMPLES).index(name) for name in wanted] for table in costs]

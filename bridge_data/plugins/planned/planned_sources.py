@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.assembly import UNREAD, Item, Pack
-from bridge_data.lanes.draws import Draws
+from bridge_data.lanes.assembly import UNREAD, Draws, Item, Pack
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
@@ -44,7 +43,7 @@ from bridge_data.task.hooks import LEFT_OUT, REMEASURED, TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
-_MEASURE = "measure the data again (bridge-data measure)"
+_MEASURE = "measure the data again (bridge-data prepare --costs)"
 
 
 class PlannedSources(PackSources):
@@ -123,14 +122,11 @@ class PlannedSources(PackSources):
         """The planned packs of a lane from its position in `state` on."""
         return PlannedSource(self.lane_packs(dataset, lane, state), draws, dataset.order.source_labels, lane)
 
-    def is_over(self, dataset: PackedData, state: LoaderState) -> bool:
-        """Whether all lanes are in `state`, and none has a pack left."""
-        if len(state.lanes) < state.num_lanes or any(lane.get("pending") for lane in state.lanes.values()):
-            return False
-        limit = dataset.batching.max_micro_batches
-        return all(
-            (limit is not None and index >= limit) or self.lane_packs(dataset, lane, state).upcoming() is None
-            for lane, index in state.next_indexes(state.lanes).items()
+    def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
+        """Whether these lanes have no pack left in `state`."""
+        return not any(
+            state.lanes[lane].get("pending") or self.lane_packs(dataset, lane, state).upcoming() is not None
+            for lane in lanes
         )
 
     def check(self, dataset: PackedData, state: LoaderState) -> None:

@@ -1,1 +1,1 @@
-"""Workers that run as Ray actors, also on other machines."""
+"""Work on other machines by Ray: the workers of a loader as actors, and the tasks of what prepares data."""

@@ -26,8 +26,8 @@ from bridge_data.datamodule.trainer_loaders import RankLoader
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.loader import open_pool
-from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
+from bridge_data.loader.loader import Meter, Timed, open_pool
+from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode, encode_by_reference

@@ -43,7 +43,7 @@ class _Unusable(Exception):
 
 def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
     """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
-    long. Only for a data set without one: an unusable index is left to `prepare`, and `lint` reports it."""
+    long. Only for a data set without one: an unusable index is left to `prepare`, and `check` reports it."""
     meta = root / META_FOLDER
     if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
         return None

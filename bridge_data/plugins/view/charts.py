@@ -2,7 +2,7 @@
 
 Reads values; a source, for its tokens the data of a run; a plan. Returns bars, points and ticks in the units of a
 `viewBox`, which the templates draw, and a sentence that says what data they cover. With media metadata
-(`bridge-data prepare-media`), those of the data set; else those of a fixed number of samples, evenly spread over it.
+(`bridge-data prepare --media`), those of the data set; else those of a fixed number of samples, evenly spread over it.
 Tokens are those of the samples that the task encoder of the run makes. The counts of a blend are those of the order
 itself (`random_draws.Schedule`), by arithmetic.
 """
@@ -292,7 +292,7 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
     if media:
         basis = f"Pictures and clips: {basis}. Texts and sizes: of {of_samples}."
     else:
-        basis = f"Of {of_samples}; bridge-data prepare-media stores sizes and lengths of all pictures and clips."
+        basis = f"Of {of_samples}; bridge-data prepare --media stores sizes and lengths of all pictures and clips."
     found = {**media, **sampled}
     if tokens is not None:
         found[TOKENS] = tokens.lengths

@@ -52,7 +52,6 @@ def view(
     override its settings. The page is for this machine alone, unless --host and --token say else.
     """
     from bridge_data.cli.catalog import DataCatalog
-    from bridge_data.tools.order_command import note_assumed
     from bridge_data.tools.runs import SavedRun, SavedRunReader, ShownRun, TrainingRun
 
     with importing("`bridge-data view`"):
@@ -67,7 +66,8 @@ def view(
             note(f"left out: {reason}")
     saved = SavedRun() if reader is None else reader.saved
     run = TrainingRun.read(run_name, overrides, states=saved.states, num_ranks=world_size)
-    note_assumed(run)
+    for sentence in run.assumed:
+        note(f"assumed: {sentence}")
     options = run.options.data
     trust = {"trusted_modules": options.trusted_modules, "trust_dataset_code": options.trust_dataset_code}
     catalog = DataCatalog(location(run.data.path), trust | {"where": options.where, "columns": options.columns})

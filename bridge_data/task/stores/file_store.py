@@ -75,7 +75,7 @@ class FileStore(abc.ABC, Generic[T]):
         return self, key
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        """The size, duration and the like of the file `key`, from `bridge-data prepare-media`.
+        """The size, duration and the like of the file `key`, from `bridge-data prepare --media`.
 
         Raises:
             SampleError: if this file has none.

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.plugins.caches.cache_pool import CacheFileLazy
+from bridge_data.plugins.caches.cache_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.task.stores import (
     DecodeFileStore,
     DirectLazy,
-    FileCacheLazy,
     FileStore,
-    FileStoreCachePool,
     SystemFileStore,
 )
 from tests.task.stores.processes import Child

@@ -168,7 +168,11 @@ def read(data: Path, memo: Any, count: int = 30, **options: Any) -> tuple[list[A
 
 def plain(batch: Any) -> Any:
     values = batch if isinstance(batch, dict) else {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in values.items()}
+    return {name: bits(value) if torch.is_tensor(value) else value for name, value in values.items()}
+
+
+def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.numpy().tobytes()
 
 
 def count_of(calls: Path) -> int:

@@ -373,7 +373,7 @@ def test_links_out_of_the_media_root_are_followed_if_that_is_asked(tmp_path: Pat
 
 def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", 4)
-    assert run_command("prepare-media", source, "--media-metadata-by-extension", "--no-progress").exit_code == 0
+    assert run_command("prepare", source, "--media", "extension", "--no-progress").exit_code == 0
     assert (source / ".nv-meta").is_dir()
     assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
     result = run_command("info", source)
@@ -389,6 +389,17 @@ def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
     found = json.loads(parts["json"])
     assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
+
+
+def test_equal_faults_are_one_line_and_the_folder_that_has_the_media_is_named(tmp_path: Path) -> None:
+    write_media(tmp_path / "raw")
+    source = tmp_path / "rows.jsonl"
+    write_jsonl(source, rows())
+    result = convert(source, tmp_path / "out")
+    assert result.exit_code == 1 and result.stderr.count("cannot be read") == 1
+    assert f"(and {len(rows()) - 1} like it)" in result.stderr
+    assert f"give --media-root {os.path.relpath(tmp_path / 'raw')}, which has it" in result.stderr
+    converted(source, tmp_path / "out", "--media-root", tmp_path / "raw")
 
 
 def test_an_annotation_of_an_image_that_coco_does_not_list_is_a_broken_record(tmp_path: Path) -> None:

@@ -144,19 +144,19 @@ def two_texts(folder: Path) -> Path:
 
 def test_what_is_not_clear_is_refused_or_asked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = two_texts(tmp_path / "raw")
-    told = "it is not clear which column fills the field 'caption': english, deutsch. Give --field"
+    told = "it is not clear which column fills the field 'caption': english, deutsch. Give --field-map"
     convert_refuses(source, tmp_path / "out", told=told)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(convert_command, "is_terminal", lambda: True)
     result = run("convert", source, tmp_path / "asked", "--no-progress", "--num-workers", 1, typed="deutsch\n")
     assert result.exit_code == 0 and "Which column fills the field 'caption'?" in result.output
     assert loaded(tmp_path / "asked")[0].caption == "Bild"
-    for flag, value in (("--field", "caption=english"), ("--field-map", '{"caption": "english"}')):
+    for flag, value in (("--field-map", "caption=english"), ("--field-map", '{"caption": "english"}')):
         assert loaded(converted(source, tmp_path / flag, flag, value))[0].caption == caption(0)
 
 
 def test_a_prepared_data_set_keeps_its_sample_class(tmp_path: Path) -> None:
-    source = converted(two_texts(tmp_path / "raw"), tmp_path / "one", "--field", "caption=deutsch")
+    source = converted(two_texts(tmp_path / "raw"), tmp_path / "one", "--field-map", "caption=deutsch")
     folder = converted(source, tmp_path / "two", "--max-bytes", 2000)
     assert definition_of(folder) == definition_of(source)
     assert len(list(folder.glob("*.tar"))) > 5
@@ -243,9 +243,9 @@ REFUSALS = [
     (["raw", "raw/out"], "is inside"),
     (["raw", "--key", "a"], "--key is for records with columns"),
     (["raw", "--split", "train"], "--split train: expected the share of each part"),
-    (["raw", "--field", "caption"], "expected FIELD=COLUMN"),
-    (["raw", "--field", "text=txt", "--field", "image=png"], "has the fields"),
-    (["raw", "--field", "caption=cap"], "there is no such column, but jpg, txt"),
+    (["raw", "--field-map", "caption"], "expected FIELD=PART"),
+    (["raw", "--field-map", "text=txt,image=png"], "has the fields"),
+    (["raw", "--field-map", "caption=cap"], "there is no such column, but jpg, txt"),
     (["raw", "--sample-type", "Captions"], "unknown sample class"),
     (["raw", "--num-workers", "0"], "--num-workers 0: expected"),
     (["odd.xyz"], "its name does not say its format"),

@@ -19,7 +19,7 @@ from tests.tables import save_to_disk, table_of, write_parquet
 
 SIZE = 200
 TEXTS: dict[str, Any] = {"sample_type": TextSample, "field_map": {"text": "text"}}
-AS_TEXT = ("--sample-type", "TextSample", "--field", "text=text")
+AS_TEXT = ("--sample-type", "TextSample", "--field-map", "text=text")
 QUIET = ("--non-interactive", "--no-progress", "--num-workers", "1")
 
 

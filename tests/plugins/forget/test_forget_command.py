@@ -91,7 +91,7 @@ def test_of_tables_and_jsonl_files_the_list_is_next_to_them(tmp_path: Path) -> N
         code, told = forget(tmp_path / name, ["0"])
         assert code == 0 and f"1 sample (version {version} of the list)\nforgotten in all: 1 sample\n" in told
         assert f"forgotten    1 sample (version {version}" in run_command("info", tmp_path / name).output
-        assert "(forgotten: no run sees it)" in run_command("preview", tmp_path / name, "--count", 1).output
+        assert "(forgotten: no run sees it)" in run_command("info", tmp_path / name, "--samples", 1).output
     lists = sorted(str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("_forgotten.bridge"))
     assert lists == [".", "files", "saved"]
 

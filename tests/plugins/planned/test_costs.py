@@ -98,11 +98,11 @@ def test_a_lines_file_has_its_costs_beside_it(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_names_what_was_and_the_command(tmp_path: Path) -> None:
     records = open_shards(write_texts(tmp_path / "data", 10), "train")
-    with pytest.raises(ConfigError, match=r"bridge-data measure .*data --split-part train") as none:
+    with pytest.raises(ConfigError, match=r"bridge-data prepare .*data --costs ENCODER") as none:
         open_costs(records, KEY)
     assert "only with others" not in str(none.value)
     save_costs(records, [[{"tokens": 1}]] * 10)
-    with pytest.raises(ConfigError, match=rf"tests\.Encoder \[{KEY}\], train.*bridge-data measure"):
+    with pytest.raises(ConfigError, match=r"tests\.Encoder, train.*bridge-data prepare"):
         open_costs(records, "f" * 16)
     with pytest.raises(ConfigError, match="no cost 'images'; there is tokens"):
         open_costs(records, KEY).take(np.array([0]), "images")
@@ -114,7 +114,7 @@ def test_what_was_not_measured_names_what_was_and_the_command(tmp_path: Path) ->
 def test_other_data_are_refused(tmp_path: Path) -> None:
     saved(tmp_path)
     write_texts(tmp_path / "data", 130)
-    with pytest.raises(DatasetError, match=r"data \[train\]: has changed.*bridge-data measure"):
+    with pytest.raises(DatasetError, match=r"data \[train\]: has changed.*bridge-data prepare"):
         open_costs(open_shards(tmp_path / "data", "train"), KEY)
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_or_replaced_file_is_told(tmp_path: Path) -> None:
         table.take(np.array([0]), "tokens")
     for damaged in (content[:-100], content[:200], b"", content.replace(b'"format":2', b'"format":1')):
         path.write_bytes(damaged)
-        with pytest.raises(DatasetError, match=f"{path}.*bridge-data measure"):
+        with pytest.raises(DatasetError, match=f"{path}.*bridge-data prepare"):
             open_costs(records, KEY)
     assert [*known_costs(records)] == []
     path.unlink()

@@ -5,7 +5,6 @@ import collections
 import itertools
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
 from tests.prepared import train_dataset, write_blend, write_texts
+from tests.ranks import run_job
 from tests.tools.measure_encoders import Words
 
 WORDS = "tests.tools.measure_encoders:Words"
@@ -38,7 +38,7 @@ def test_data_in_a_store_have_the_costs_of_a_disk_and_are_read_from_a_copy(bucke
     shutil.copytree(folder, bucket.folder / "texts")
     costs = folder / ".nv-meta/costs"
     for path in (folder, f"{bucket.url}/texts"):
-        result = run_command("measure", path, "--task-encoder", WORDS, "--no-progress", "--num-workers", 2)
+        result = run_command("prepare", path, "--costs", WORDS, "--no-progress", "--num-workers", 2)
         assert result.exit_code == 0, result.output
     (written,) = costs.iterdir()
     stored = bucket.folder / "texts/.nv-meta/costs"
@@ -56,7 +56,7 @@ def test_a_join_has_costs_of_its_own_which_those_of_its_members_do_not_replace(t
     path = joined(tmp_path / "j.yaml", members)
     (source,) = prepared_plan(path).sources
     for data in (tmp_path / "a", path, tmp_path / "a"):
-        result = run_command("measure", data, "--task-encoder", WORDS, "--no-progress", "--num-workers", 1)
+        result = run_command("prepare", data, "--costs", WORDS, "--no-progress", "--num-workers", 1)
         assert result.exit_code == 0, result.output
     for one in (source, *load_plan(tmp_path / "a").sources):
         table = open_costs(one.records, Words().costs_key(one))
@@ -67,8 +67,8 @@ def test_a_join_has_costs_of_its_own_which_those_of_its_members_do_not_replace(t
 def test_a_store_that_nobody_may_write_is_an_error(num_workers: int, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 20)
     (folder / ".nv-meta/costs").write_text("in the way")
-    result = run_command("measure", folder, "--task-encoder", WORDS, "--no-progress", "--num-workers", num_workers)
-    assert result.exit_code == 1 and "--out" in result.stderr and "BRIDGE_DATA_COSTS" in result.stderr
+    result = run_command("prepare", folder, "--costs", WORDS, "--no-progress", "--num-workers", num_workers)
+    assert result.exit_code == 1 and "BRIDGE_DATA_COSTS" in result.stderr
 
 
 CAPACITY = 64
@@ -281,7 +281,7 @@ def test_data_that_were_written_again_in_the_same_shape_are_measured_again(tmp_p
             for path in folder.glob(".nv-meta/*.bridge*"):
                 path.unlink()
         if letters == 50:
-            with pytest.raises(DatasetError, match=r"has changed.*bridge-data measure"):
+            with pytest.raises(DatasetError, match=r"has changed.*bridge-data prepare"):
                 table_of(folder)
         assert measured(folder)[0].num_measured == 40
         assert table_of(folder).take(np.array([1]), "tokens").tolist() == [letters]
@@ -300,7 +300,7 @@ def test_samples_that_were_forgotten_when_others_were_measured_come_back(tmp_pat
     forget_samples(folder, ["000003"], "asked for, later")
     assert ids() == {*range(150)} - {3, *range(60, 80)}
     forget_samples(folder, keys, "back", restore=True)
-    with pytest.raises(DatasetError, match=r"20 samples, the first .*bridge-data measure"):
+    with pytest.raises(DatasetError, match=r"20 samples, the first .*bridge-data prepare"):
         ids()
     assert measured(folder)[0].num_measured == 50  # of their shard
     forget_samples(folder, ["000003"], "back", restore=True)
@@ -360,10 +360,9 @@ def test_a_full_disk_is_an_error_and_no_kill(tmp_path: Path) -> None:
         pytest.skip(f"needs the right to mount a file system: {mounted.stderr.strip()}")
     try:
         pages = [20, *range(48, 62), 300]  # some for the lots, and not for the file of all
-        command = [sys.executable, "-c", MEASURE_ON_A_FULL_DISK, str(data), str(disk), *map(str, pages)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        status, output = run_job("-c", MEASURE_ON_A_FULL_DISK, str(data), str(disk), *map(str, pages))
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout.split("\n")[:-1]
+    assert status == 0, output
+    told = output.splitlines()
     assert {*told} == {"DatasetError True", "3000"} and told[-1] == "3000" and told.count("DatasetError True") > 3

@@ -301,7 +301,7 @@ def test_a_blend_is_packed_together(tmp_path: Path) -> None:
     ("encoder", "says"),
     [
         (Encoder(budgets={"images": 2}), "needs the cost 'images', and the cost index has tokens, texts"),
-        (type("Own", (Encoder,), {"costs_key": lambda self, source=None: "0" * 16})(), "bridge-data measure"),
+        (type("Own", (Encoder,), {"costs_key": lambda self, source=None: "0" * 16})(), "bridge-data prepare"),
     ],
 )
 def test_what_is_missing_from_the_cost_index_is_an_error(texts: Any, encoder: Any, says: str) -> None:

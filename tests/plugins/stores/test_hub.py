@@ -195,10 +195,10 @@ def test_transient_faults_pass_and_one_that_stays_is_named(
     assert storage.read(url, 0, 100) == CONTENT[:100]
     hub.faults.append(fault)
     assert storage.read(url, 100, 100) == CONTENT[100:200]
-    assert time.monotonic() - start < 10 and not hub.faults
+    assert time.monotonic() - start < 15 and not hub.faults
     monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.2")
     hub.faults.extend([429] * 100)
-    with pytest.raises(DatasetError, match=rf"{data.url}/small#1.txt.*attempts in 0 s failed, the last one with: 429"):
+    with pytest.raises(DatasetError, match=rf"{data.url}/small#1.txt.*attempts in \d s failed, the last one with: 429"):
         storage.read(f"{data.url}/small#1.txt", 0, 1)
 
 

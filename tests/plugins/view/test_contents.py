@@ -20,7 +20,7 @@ HOSTILE = "</style><script>alert(1)</script>"
 
 def test_a_sheet_is_one_file_with_all_in_it(blend_yaml: Path, tmp_path: Path) -> None:
     file = tmp_path / "sheet.html"
-    result = run_command("preview", blend_yaml, "--html", file, "--count", 4, "--split-part", "train")
+    result = run_command("info", blend_yaml, "--html", file, "--samples", 4, "--split-part", "train")
     assert result.exit_code == 0, result.stderr
     assert result.output == f"{file}: 8 samples of {blend_yaml}\n"
     html = file.read_text()

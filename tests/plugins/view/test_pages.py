@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from bridge_data.cli import catalog
 from bridge_data.cli.catalog import DataCatalog
-from bridge_data.plugins.view import catalog
 from bridge_data.plugins.view.pages import Site
 from tests.plugins.view.conftest import client, keys
 from tests.prepared import write_dataset, write_texts

@@ -87,6 +87,6 @@ def test_the_audit_agrees_with_the_data_through_versions_of_the_list(tmp_path):
         save_states(tmp_path / "run" / f"iter_{number:07d}", state, step=number, world_size=2)
         if number < 3:
             forget_samples(data, [f"{at:06d}" for at in range(number, 333, 5)], "asked for")
-    result = run_command("audit", tmp_path / "run", "--data", data)
+    result = run_command("checkpoint", "verify", tmp_path / "run", "--data", data)
     assert result.exit_code == 0, result.output
     assert "8 comparisons equal, 0 different" in result.output

@@ -1,4 +1,4 @@
-"""`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it got.
+"""`bridge-data checkpoint verify`: whether the checkpoints of a run, its ledger and its data agree on its samples.
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
 compared with those of the ledger files and with those of the order (see `run_order`), from data and settings alone.
@@ -20,7 +20,6 @@ from bridge_data.cli.terminal import (
     echo_json,
     json_option,
     options_of,
-    setting,
     table,
     trust_options,
 )
@@ -37,7 +36,7 @@ from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settin
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AuditFinding:
+class Comparison:
     """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None if there is nothing to
     compare (`why` has the reason); else `is_same` says whether they equal those of the state."""
 
@@ -74,7 +73,7 @@ class AuditFinding:
         }
 
 
-def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
+def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[Comparison]:
     """Compare checkpoints, sorted by position, with ledger files."""
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
@@ -92,7 +91,7 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     for number, checkpoint in enumerate(checkpoints):
         so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
         why = _NO_SUMS if expected[number] is None else _lacking(state, count, sinces[number], last)
-        findings.append(AuditFinding(checkpoint, "ledger", expected[number], None if why else so_far, why))
+        findings.append(Comparison(checkpoint, "ledger", expected[number], None if why else so_far, why))
     return findings
 
 
@@ -122,7 +121,7 @@ def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) 
     return f"the ledger lacks {expected - count} micro-batches"
 
 
-def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: Any) -> list[AuditFinding]:
+def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: Any) -> list[Comparison]:
     """Compare checkpoints with the order computed from the training data at `path`, opened with `options`.
 
     Raises:
@@ -139,7 +138,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: A
                 run = TrainingRun(data=DataConfig(path=path, options=settings))
                 opened = {repr(settings): (dataset := run.dataset())}
             sums, why = _computed(state, dataset)
-        findings.append(AuditFinding(checkpoint, "data", sums_of(state), sums, why))
+        findings.append(Comparison(checkpoint, "data", sums_of(state), sums, why))
     return findings
 
 
@@ -198,11 +197,10 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.argument("run", type=_FOLDER)
 @click.option("--ledger", type=LOCATION, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
-@setting("--split-part", default="train")
 @trust_options
 @json_option
 @click.pass_context
-def audit(
+def verify(
     ctx: click.Context,
     /,
     run: Path,
@@ -242,7 +240,7 @@ def audit(
     ctx.exit(1 if different or not num_same else 0)
 
 
-def _row(finding: AuditFinding) -> tuple[str, ...]:
+def _row(finding: Comparison) -> tuple[str, ...]:
     result = finding.why or ("equal" if finding.is_same else "DIFFERENT")
     state = finding.checkpoint.state
     return (

@@ -1,4 +1,4 @@
-"""`bridge-data preview`: the first samples, as stored in shards and as instances of their class."""
+"""`bridge-data info --samples`: samples, as stored in shards and as instances of their class."""
 
 import dataclasses
 import math
@@ -11,16 +11,9 @@ import click
 from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
 from bridge_data.cli.sample_facts import facts_of, part_facts, shown_json, text_of
 from bridge_data.cli.terminal import (
-    ON_DISK,
-    OUTPUT_ON_DISK,
     echo_json,
-    json_option,
-    limits_option,
     note,
     sized,
-    split_options,
-    trust_options,
-    where_options,
 )
 from bridge_data.data import RawSample, RecordReader
 from bridge_data.data.records import bytes_of, split_part_of
@@ -33,52 +26,23 @@ from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
 
-DEFAULT_COUNT = 3
-
 SHEET = Feature[Callable[[Path, str, SplitCatalog, Sequence[SampleAddress]], None]]("sample_sheet")
 """Writes samples of a split part to a file, under a title, as a page that needs no other file."""
 
 
-@click.command()
-@click.argument("path", type=ON_DISK)
-@click.option("--count", "-n", default=DEFAULT_COUNT, show_default=True, help="How many samples, of each data set.")
-@click.option("--start", default=0, show_default=True, help="The number of the first.")
-@click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
-@split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
-@click.option("--html", type=OUTPUT_ON_DISK, help="Write them to this file instead, as a single HTML page.")
-@where_options
-@trust_options
-@limits_option
-@json_option
-def preview(
-    path: Path,
-    count: int,
-    start: int,
-    key: str | None,
-    html: Path | None,
-    split_parts: tuple[str, ...],
-    dataset_config: str | None,
-    as_json: bool,
-    **trust: Any,
+def show_samples(
+    path: Path, samples: range, key: str | None, html: Path | None, options: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they become.
+    """Print the samples of these numbers, of each data set; or the one with this key, of which `samples` says nothing;
+    or write them to the file `html`. `options` has `split_parts` (empty: all), and options of `load_dataset`.
 
-    PATH is a prepared data set, a metadataset or a JSONL file.
+    Raises:
+        ConfigError: if there are none.
     """
-    if count < 1 or start < 0:
-        raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
-    if html is not None and as_json:
-        raise ConfigError("--html writes a page, --json a document: give one of them")
-    if dataset_config is not None:
-        trust["dataset_config"] = dataset_config
-    allow_pixels(trust["limits"])
-    parts = split_parts or opening.split_parts(path, trust["limits"])
-    if key is not None:
-        if start or count != DEFAULT_COUNT:
-            raise ConfigError("--key shows one sample: give it without --start and --count")
-        part, chosen = _with_key(path, key, parts, trust)
-    else:
-        part, chosen = _first(path, parts, trust, start, count)
+    options = {name: value for name, value in options.items() if value is not None}
+    allow_pixels(options["limits"])
+    parts = options.pop("split_parts") or opening.split_parts(path, options["limits"])
+    part, chosen = _with_key(path, key, parts, options) if key is not None else _numbered(path, parts, options, samples)
     if part.notice:
         note(part.notice)
     if html is not None:
@@ -86,7 +50,7 @@ def preview(
         SHEET.get(needed_by="--html")(html, str(path), part, addresses)
         click.echo(f"{html}: {counted(len(addresses), 'sample')} of {path}")
         return
-    samples = []
+    found = []
     for shown, indices in chosen:
         if not as_json and (len(part.sources) > 1 or (shown.source is not None and shown.source.aux)):
             click.echo(click.style(_heading(shown), underline=True))
@@ -94,25 +58,25 @@ def preview(
         for index in indices:
             sample = _sample(index, shown, reader, source_reader)
             if as_json:
-                samples.append(sample)
+                found.append(sample)
             else:
                 click.echo("\n".join(_sample_lines(sample)))
     if as_json:
-        echo_json({"path": str(path), "samples": _for_json(samples)})
+        echo_json({"path": str(path), "samples": _for_json(found)})
 
 
 _Chosen: TypeAlias = tuple[SplitCatalog, list[tuple[CatalogSource, range]]]
 """A split part, and samples of its sources."""
 
 
-def _first(path: Path, parts: Sequence[str], trust: dict[str, Any], start: int, count: int) -> _Chosen:
-    """The samples from `start` on, of the first part that has any."""
+def _numbered(path: Path, parts: Sequence[str], trust: dict[str, Any], samples: range) -> _Chosen:
+    """The samples of these numbers, of the first part that has any."""
     found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
-    if len(found.sources) == 1 and start >= found.num_samples:
-        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
-    return found, [(shown, range(start, min(start + count, shown.num_samples))) for shown in found.sources]
+    if len(found.sources) == 1 and samples.start >= found.num_samples:
+        raise ConfigError(f"--samples {samples.start}..: {found.name} has {counted(found.num_samples, 'sample')}")
+    return found, [(shown, samples[: max(0, shown.num_samples - samples.start)]) for shown in found.sources]
 
 
 def _with_key(path: Path, key: str, parts: Sequence[str], trust: dict[str, Any]) -> _Chosen:

@@ -1,4 +1,4 @@
-"""`bridge-data lint`: everything that is wrong with a data set, at once."""
+"""`bridge-data check`: everything that is wrong with a data set, at once."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from bridge_data.check.lint import LintConfig
-from bridge_data.check.lint import lint as check
+from bridge_data.check.lint import LintConfig, lint
 from bridge_data.check.lint_checks import KINDS, Fault, LintReport
 from bridge_data.cli.terminal import (
     ON_DISK,
@@ -34,26 +33,18 @@ SHOWN_ON_SCREEN = 5
 @click.command()
 @click.argument("path", type=ON_DISK)
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
-@click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
-@setting("--num-workers", "--parallel", help="Processes that read.", more="[default: one a core, at most 16]")
+@setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
 @executor_option
-@click.option(
-    "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."
-)
+@setting("--limit", help="Samples of each data set to check, at most; of each tar that is not prepared.")
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only check that it exists.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is intended. Repeatable.")
 @where_options
-@click.option(
-    "--show",
-    type=click.IntRange(1),
-    help=f"Faults to show of each kind.  [default: {SHOWN_ON_SCREEN}; with --json 1000]",
-)
 @json_option
 @trust_options
 @limits_option
 @progress_option
 @click.pass_context
-def lint(
+def check(
     context: click.Context,
     /,
     path: Path,
@@ -61,7 +52,6 @@ def lint(
     num_workers: int | None,
     executor: str,
     ignore: tuple[str, ...],
-    show: int | None,
     as_json: bool,
     trusted_modules: tuple[str, ...],
     trust_dataset_code: bool,
@@ -81,12 +71,12 @@ def lint(
             raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
     config = LintConfig(
         **options,
-        max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),
+        max_kept=1000 if as_json else SHOWN_ON_SCREEN,
         executor=named_executor(executor, num_workers),
         opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
     )
     with progress_bar("checking", "samples", shown=progress) as on_progress:
-        report = check(path, config, on_progress=on_progress)
+        report = lint(path, config, on_progress=on_progress)
     report = dataclasses.replace(
         report, counts={code: count for code, count in report.counts.items() if code not in ignore}
     )

@@ -1,30 +1,24 @@
-"""`bridge-data prepare-media`, and the columns of `bridge-data prepare`: metadata stored with the index of samples, so
+"""What `bridge-data prepare` adds by --media and --store-columns: metadata stored with the index of samples, so
 that media need not be opened for their sizes, nor JSON parts to choose samples.
 
 `prepare` imports this module for the flags of both, so modules that need torch are imported when they are used.
 """
 
+import dataclasses
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bridge_data.cli.terminal import (
-    ON_DISK,
-    OUTPUT_ON_DISK,
-    Command,
-    executor_option,
-    limits_option,
-    named_executor,
     note,
     only_on_disk,
     progress_bar,
-    progress_option,
-    setting,
 )
 from bridge_data.errors import counted
-from bridge_data.limits import Limits
+from bridge_data.extensions import Feature
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
 from bridge_data.prepare.stored_columns import arrow_package
@@ -32,67 +26,26 @@ from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
+    from bridge_data.prepare.executors import Executor
+    from bridge_data.prepare.scan_results import ScanTask
 
 
-def media_options(command: Command) -> Command:
-    """Add the flags that define which files are media."""
-    for option in (
-        click.option(
-            "--media-metadata-by-extension", is_flag=True, help="Media are the files with the usual extensions."
-        ),
-        click.option("--media-metadata-by-header", is_flag=True, help="Media are recognised by their first bytes."),
-        click.option(
-            "--media-metadata-by-glob",
-            metavar="PATTERNS",
-            help="Media are the files that match, such as '*.jpg,clips/*.mp4'; commas between patterns.",
-        ),
-        click.option(
-            "--media-orientation",
-            type=click.Choice(["ignore", "apply"]),
-            default="ignore",
-            show_default=True,
-            help="apply: store the sizes that images have after EXIF orientation.",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CostJob:
+    """How costs are made: `task` is the share to do (None: all, and the index); with `rescan`, earlier ones are not
+    used; `opening` has options of `load_dataset`."""
+
+    executor: "Executor"
+    task: "ScanTask | None"
+    rescan: bool
+    progress: bool
+    opening: Mapping[str, Any]
 
 
-@click.command("prepare-media")
-@click.argument("path", type=ON_DISK)
-@media_options
-@setting("--num-workers", help="Processes that look at media.", more="[default: one a core, at most 16]")
-@executor_option
-@click.option(
-    "--tmp-path", type=OUTPUT_ON_DISK, help="No effect: media are measured on a disk, where nothing is uploaded."
-)
-@limits_option
-@progress_option
-def prepare_media(
-    path: Path,
-    media_metadata_by_glob: str | None,
-    media_metadata_by_header: bool,
-    media_metadata_by_extension: bool,
-    media_orientation: "Orientation",
-    num_workers: int | None,
-    executor: str,
-    tmp_path: Path | None,
-    limits: Limits,
-    progress: bool,
-) -> None:
-    """Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them there.
-
-    PATH is a prepared data set, or any folder of files that serves as auxiliary data. get_media_metadata of a file
-    store then returns them without opening the files. Files that have not changed are not opened again.
-    """
-    from bridge_data.prepare import MediaRule
-
-    flags = media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension
-    rule = MediaRule.parse(*flags, media_orientation)
-    config = PrepareConfig(limits=limits, executor=named_executor(executor, num_workers))
-    store_media(path, rule, config, progress)
+COSTS = Feature[Callable[[Location, str, CostJob], None]]("store_costs")
+"""Stores what the task encoder of a run makes of each sample of the data at a path, and prints what it did; the text is
+`module:name` of the encoder, or the config of the run."""
 
 
 def store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: bool) -> None:

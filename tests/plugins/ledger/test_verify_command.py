@@ -31,7 +31,7 @@ def train(data: Path, folder: Path, *, world_sizes: tuple[int, ...] = (1, 2), sk
 
 
 def audit(*arguments: object) -> tuple[int, str]:
-    result = run_command("audit", *arguments)
+    result = run_command("checkpoint", "verify", *arguments)
     return result.exit_code, result.output
 
 

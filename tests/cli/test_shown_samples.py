@@ -27,21 +27,26 @@ def prepared(run: Run, tars: Path) -> Path:
     return tars
 
 
+def asked(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """Arguments of `info` that ask for samples, the first three if not for others."""
+    return arguments if {"--key", "--samples"} & {*map(str, arguments)} else (*arguments, "--samples", 3)
+
+
 def told(run: Run, *arguments: object) -> list[dict[str, Any]]:
-    """The samples of `preview --json`."""
-    samples: list[dict[str, Any]] = json.loads(succeeded(run("preview", *arguments, "--json")).stdout)["samples"]
+    """The samples of `info --samples --json`."""
+    samples: list[dict[str, Any]] = json.loads(succeeded(run("info", *asked(arguments), "--json")).stdout)["samples"]
     return samples
 
 
 def shown(run: Run, *arguments: object) -> str:
-    """What `preview` prints."""
-    return succeeded(run("preview", *arguments)).output
+    """What `info --samples` prints."""
+    return succeeded(run("info", *asked(arguments))).output
 
 
 def test_samples_as_json(run: Run, tars: Path) -> None:
     flags = ("--split-ratio", "1,0,0", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
     run("prepare", tars, *QUIET, *flags)
-    first, second = told(run, tars, "--count", 2)
+    first, second = told(run, tars, "--samples", 2)
     with tarfile.open(tars / "data-000000.tar") as tar:
         sizes = {name: tar.getmember(f"000001.{name}").size for name in ("json", "png", "txt")}
     assert first == {
@@ -74,12 +79,12 @@ def test_samples_as_json(run: Run, tars: Path) -> None:
     }
     assert first["parts"]["json"]["value"]["caption"] == "caption 1"
     assert told(run, tars, "--key", second["key"]) == [second]
-    refused(run("preview", tars, "--json", "--html", tars / "sheet.html"))
-    assert run("preview", tars, "--key", second["key"], "--html", tars / "sheet.html").exit_code == 0
+    refused(run("info", tars, "--json", "--html", tars / "sheet.html"))
+    assert run("info", tars, "--key", second["key"], "--html", tars / "sheet.html").exit_code == 0
     page = (tars / "sheet.html").read_text()
     assert [one["parts"]["txt"]["text"] in page for one in (first, second)] == [False, True]
     text = "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n"
-    assert text in shown(run, tars, "--count", 1)
+    assert text in shown(run, tars, "--samples", 1)
 
 
 def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
@@ -97,19 +102,22 @@ def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--count", "0"], "expected a count of at least 1"),
-        (["--start", "8"], "--start 8: val has 8 samples"),
-        (["--split-part", "train"], "no samples in train"),
-        (["--split-part", "dev"], "there is no split part 'dev'"),
+        (["--samples", "0"], "--samples 0: expected a count from 1 on, or numbers such as 20..29"),
+        (["--samples", "3..2"], "--samples 3..2: expected"),
+        (["--samples", "8..9"], "--samples 8..: val has 8 samples"),
+        (["--samples", "3", "--split-part", "train"], "no samples in train"),
+        (["--samples", "3", "--split-part", "dev"], "there is no split part 'dev'"),
+        (["--samples", "3", "--split-config", "other.yaml"], "--split-config is for what PATH holds as a whole"),
+        (["--split-part", "val"], "--split-part is for --samples and --key"),
     ],
 )
 def test_wrong_flags(run: Run, prepared: Path, flags: list[str], message: str) -> None:
-    refused(run("preview", prepared, *flags), message)
+    refused(run("info", prepared, *flags), message)
 
 
 def test_a_damaged_shard_is_an_error(run: Run, prepared: Path) -> None:
     (prepared / "data-000000.tar").write_bytes(b"")
-    refused(run("preview", prepared), "data-000000.tar")
+    refused(run("info", prepared, "--samples", 3), "data-000000.tar")
 
 
 def test_what_cannot_be_made_is_told_and_does_not_hide_the_others(run: Run, tars: Path, tmp_path: Path) -> None:
@@ -122,7 +130,7 @@ def test_what_cannot_be_made_is_told_and_does_not_hide_the_others(run: Run, tars
     run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
     definition = "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: md}"
     (tars / ".nv-meta/dataset.yaml").write_text(definition)
-    result = succeeded(run("preview", tars, "--count", 1))
+    result = succeeded(run("info", tars, "--samples", 1))
     assert "picture number 1" in result.output
     assert "field_map: text: no shard of split part 'train' has a part 'md'" in result.stderr
 
@@ -130,7 +138,7 @@ def test_what_cannot_be_made_is_told_and_does_not_hide_the_others(run: Run, tars
 def test_of_a_metadataset_each_data_set_with_its_auxiliary_data(run: Run, tmp_path: Path) -> None:
     for name in "ab":
         write_texts(tmp_path / name, 10, lambda number, name=name: f"{name} {number}")
-    output = shown(run, write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2}), "--count", 1, "--start", 4)
+    output = shown(run, write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2}), "--samples", "4..4")
     assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in output
     assert "    text  b 4\n" in output and '→ TextSample, subflavors {"origin": "b"}' in output
     write_dataset(tmp_path / "crude", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
@@ -154,16 +162,14 @@ def test_a_forgotten_sample_is_marked_until_it_is_taken_back(
     path = write_texts(tmp_path / "texts", 10)
     forget_samples(path, ["000002"], "asked for")
     marked = "data-0000.tar/000002  (forgotten: no run sees it)\n"
-    assert run("preview", path, "--key", "000002").output.startswith(f"train 2  {marked}")
+    assert run("info", path, "--key", "000002").output.startswith(f"train 2  {marked}")
     for more in ([], ["--where", "key <> '000001'"]):
-        output = run("preview", path, *more).output
+        output = run("info", path, "--samples", 3, *more).output
         assert output.count("(forgotten") == output.count(marked) == 1
-        samples = [
-            (one["key"], one["is_forgotten"], "parts" in one) for one in told(run, path, "--start", 2, "--count", 1)
-        ]
+        samples = [(one["key"], one["is_forgotten"], "parts" in one) for one in told(run, path, "--samples", "2..2")]
         assert samples == [("data-0000.tar/000002", True, False)]
     forget_samples(path, ["000002"], "was a mistake", restore=True)
-    assert "(forgotten" not in run("preview", path, "--key", "000002").output
+    assert "(forgotten" not in run("info", path, "--key", "000002").output
 
 
 def test_keys_that_name_no_sample_or_several(run: Run, tmp_path: Path) -> None:
@@ -171,9 +177,9 @@ def test_keys_that_name_no_sample_or_several(run: Run, tmp_path: Path) -> None:
     texts(tmp_path / "b", "k")
     file = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2, "./a": 1})
     both = ("'k' is the key of 2 samples; say which is meant", f"{tmp_path}/b/data-0000.tar:k")
-    refused(run("preview", file, "--key", "k"), *both)
-    refused(run("preview", file, "--key", "x"), "no sample has the key 'x'")
-    refused(run("preview", file, "--key", "l", "--count", 1), "without --start")
+    refused(run("info", file, "--key", "k"), *both)
+    refused(run("info", file, "--key", "x"), "no sample has the key 'x'")
+    refused(run("info", file, "--key", "l", "--samples", 1), "without --samples")
     output = shown(run, file, "--key", "b/data-0000.tar:k")
     assert output.startswith(f"{tmp_path}/b\ntrain 0  data-0000.tar/k\n")
 
@@ -199,7 +205,7 @@ def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
     assert run("prepare", file, "--no-progress").stdout.startswith("join on b.parquet [train]: 2 samples\n")
     output = shown(run, file, "--key", "k")
     assert "  b.parquet/k\n  caption       4 B  of k\n  data-0000.tar/k\n  txt       2 B  ak\n" in output
-    assert succeeded(run("lint", file)).output == f"{file}: 4 samples in 1 shard of 2 data sets checked: no faults\n"
+    assert succeeded(run("check", file)).output == f"{file}: 4 samples in 1 shard of 2 data sets checked: no faults\n"
     assert "2 samples in 1 shard, joined with a/train" in succeeded(run("info", file)).output
 
 
@@ -276,5 +282,5 @@ def test_values_are_described(value: Any, expected: str) -> None:
 def test_the_options_of_energons_command_are_taken(run: Run, prepared: Path) -> None:
     (prepared / ".nv-meta/again.yaml").write_text("__module__: megatron.energon\n__class__: CrudeWebdataset\n")
     by_default = shown(run, prepared, "--split-part", "test")
-    output = shown(run, prepared, "--split-parts", "train,test", "--dataset-config", "again.yaml")
+    output = shown(run, prepared, "--split-part", "train,test", "--dataset-config", "again.yaml")
     assert "→" in output and output.split("\n")[0] == by_default.split("\n")[0]

@@ -11,7 +11,8 @@ import pytest
 
 from bridge_data.check.lint import LintConfig, lint
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
-from bridge_data.prepare import MediaRule, RayTasks, prepare_media, write
+from bridge_data.plugins.ray.ray_tasks import RayTasks
+from bridge_data.prepare import MediaRule, prepare_media, write
 from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share
@@ -23,7 +24,7 @@ from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
 def test_the_names_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert executor_named("local", 3) == LocalProcesses(3)
     assert executor_named("local", None).num_workers >= 1
-    with pytest.raises(ConfigError, match="executor='slurm': expected local, ray, or the address"):
+    with pytest.raises(ConfigError, match="executor='slurm': expected one of local, ray, or the address"):
         executor_named("slurm", None)
     with pytest.raises(ConfigError, match="num_workers=0"):
         executor_named("local", 0)

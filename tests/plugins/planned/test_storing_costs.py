@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import random
 import subprocess
@@ -72,7 +71,7 @@ def test_costs_of_chats_are_what_the_packer_counts_and_no_pixel_is_decoded(
     decoded = []
     load = ImageFile.ImageFile.load
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: decoded.append(1) or load(image))
-    result = run("measure", folder, "--task-encoder", CHAT, *QUIET)
+    result = run("prepare", folder, "--costs", CHAT, *QUIET)
     assert result.exit_code == 0, result.output
     assert not decoded
     table = table_of(folder, qwen())
@@ -102,15 +101,15 @@ def test_costs_of_chats_are_what_the_packer_counts_and_no_pixel_is_decoded(
 
 def test_a_table_of_results_and_the_reasons_of_skips(run: Run, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 40)
-    result = run("measure", folder, "--task-encoder", WORDS, *QUIET)
+    result = run("prepare", folder, "--costs", WORDS, *QUIET)
     assert result.exit_code == 0, result.output
     check_words(table_of(folder, Words()), range(40))
     lines = result.stdout.splitlines()
     assert any(line.split()[:2] == ["tokens", "762"] for line in lines), result.stdout
     assert "skipped 5 samples, the first data-0000.tar/000000: preencode_sample: sample … is #" in lines
-    again = json.loads(run("measure", folder, "--task-encoder", WORDS, "--json", *QUIET).stdout)["measured"][0]
-    assert (again["num_samples"], again["num_measured"]) == (40, 0)
-    assert again["columns"]["tokens"]["max"] == 39 and again["skipped"][0]["samples"] == 5
+    assert next(line for line in lines if line.startswith("tokens ")).split()[-1] == "39"
+    again = run("prepare", folder, "--costs", WORDS, *QUIET).stdout
+    assert "samples      40, 40 of them before" in again and "measured 0 samples" in again
 
 
 @pytest.mark.processes
@@ -119,13 +118,13 @@ def test_the_files_are_the_same_however_the_work_is_divided(run: Run, tmp_path: 
     costs = costs_folder(stored_records(load_plan(folder).sources[0].records))
     assert isinstance(costs, Path)
     written = []
-    for options in (["--num-workers", 0], ["--num-workers", 2], None):
+    for options in (["--num-workers", 1], ["--num-workers", 2], None):
         if options is None:
             for index in (1, 0, 2):
-                share = ["--task-index", index, "--num-tasks", 3]
-                assert run("measure", folder, "--task-encoder", WORDS, *QUIET, *share).exit_code == 0
+                share = ["--task", f"{index}/3"]
+                assert run("prepare", folder, "--costs", WORDS, *QUIET, *share).exit_code == 0
                 assert not files(costs)
-        result = run("measure", folder, "--task-encoder", WORDS, "--no-progress", *(options or ()))
+        result = run("prepare", folder, "--costs", WORDS, "--no-progress", *(options or ()))
         assert result.exit_code == 0, result.output
         written.append(files(costs))
         for file in costs.iterdir():
@@ -135,26 +134,25 @@ def test_the_files_are_the_same_however_the_work_is_divided(run: Run, tmp_path: 
 
 def test_a_killed_run_resumes_and_grown_data_keep_what_was_measured(run: Run, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 300)
-    command = [sys.executable, "-m", "bridge_data.cli", "measure", str(folder), "--task-encoder", WORDS]
+    command = [sys.executable, "-m", "bridge_data.cli", "prepare", str(folder), "--costs", WORDS]
     stopped = {**os.environ, "BRIDGE_DATA_TEST_STOP": "250"}
     killed = subprocess.run([*command, *map(str, QUIET)], env=stopped, capture_output=True, check=False)
     assert killed.returncode == 9, killed.stderr
-    with pytest.raises(Exception, match="bridge-data measure"):
+    with pytest.raises(Exception, match="bridge-data prepare"):
         table_of(folder, Words())
     left = {file: file.stat().st_mtime_ns for file in (folder / ".nv-meta/costs").glob(".measuring-*/*.costs")}
     assert len(left) == 3
-    result = run("measure", folder, "--task-encoder", WORDS, "--json", *QUIET)
+    result = run("prepare", folder, "--costs", WORDS, *QUIET)
     assert result.exit_code == 0, result.output
     check_words(table_of(folder, Words()), range(300))
     write_texts(folder, 420)
     with pytest.raises(DatasetError, match="has changed"):
         table_of(folder, Words())
-    found = json.loads(run("measure", folder, "--task-encoder", WORDS, "--json", *QUIET).stdout)["measured"]
-    assert [(one["num_samples"], one["num_measured"]) for one in found] == [(420, 120)]
+    assert "samples      420, 300 of them before" in run("prepare", folder, "--costs", WORDS, *QUIET).stdout
     check_words(table_of(folder, Words()), range(420))
     grown = files(folder / ".nv-meta/costs")
     assert len(grown) == 1
-    assert run("measure", folder, "--task-encoder", WORDS, "--rescan", *QUIET).exit_code == 0
+    assert run("prepare", folder, "--costs", WORDS, "--rescan", *QUIET).exit_code == 0
     assert files(folder / ".nv-meta/costs") == grown
 
 
@@ -171,7 +169,7 @@ def test_lines_and_tables_and_all_data_of_a_metadataset(run: Run, tmp_path: Path
         "      - path: b.parquet\n        sample_type: {__module__: bridge_data, __class__: TextSample}\n"
         "        field_map: {text: text}\n"
     )
-    result = run("measure", blend, "--task-encoder", WORDS, *QUIET)
+    result = run("prepare", blend, "--costs", WORDS, *QUIET)
     assert result.exit_code == 0, result.output
     first, second = load_plan(blend).sources
     check_words(open_costs(first.records, Words().costs_key(first)), range(10, 30))
@@ -186,7 +184,7 @@ def test_the_encoder_of_a_runs_config_has_the_key_of_the_run(
 ) -> None:
     folder = write_texts(tmp_path / "texts", 40)
     monkeypatch.setenv("BRIDGE_DATA_TEST_PATH", str(folder))
-    result = run("measure", folder, "--config", f"{ENCODERS}:module", *QUIET)
+    result = run("prepare", folder, "--costs", f"{ENCODERS}:module", *QUIET)
     assert result.exit_code == 0, result.output
     dataset = module().datasets_provider(WorkerConfig(rank=0, world_size=1, num_workers=0), "train")
     (source,) = dataset.plan.sources
@@ -196,20 +194,19 @@ def test_the_encoder_of_a_runs_config_has_the_key_of_the_run(
 
 def test_read_only_data_have_their_costs_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = write_texts(tmp_path / "texts", 40), tmp_path / "costs"
-    monkeypatch.setenv("BRIDGE_DATA_COSTS", "")
-    assert run("measure", folder, "--task-encoder", WORDS, "--out", out, *QUIET).exit_code == 0
-    assert not (folder / ".nv-meta/costs").exists()
     monkeypatch.setenv("BRIDGE_DATA_COSTS", str(out))
+    assert run("prepare", folder, "--costs", WORDS, *QUIET).exit_code == 0
+    assert not (folder / ".nv-meta/costs").exists()
     check_words(table_of(folder, Words()), range(40))
 
 
 def test_too_many_failures_and_missing_settings_are_errors(run: Run, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 200)
     for options, told in (
-        (["--task-encoder", f"{ENCODERS}:Broken"], "101 times in a row"),
-        ([], "--config"),
-        (["--task-encoder", WORDS, "--task-index", 1], "--num-tasks"),
-        (["--task-encoder", WORDS, "--split-part", "val"], "val"),
+        (["--costs", f"{ENCODERS}:Broken"], "101 times in a row"),
+        (["--costs", "nothing"], "expected package.module:Name"),
+        (["--costs", WORDS, "--task", "1"], "--task 1: expected I/N"),
+        (["--costs", WORDS, "--digest"], "--digest is for data that are prepared now"),
     ):
-        result = run("measure", folder, *options, *QUIET)
+        result = run("prepare", folder, *options, *QUIET)
         assert result.exit_code == 1 and told in result.stderr, result.output
