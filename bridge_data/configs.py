@@ -24,7 +24,7 @@ from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, 
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.plan.formats import find_format
-from bridge_data.run_options import MODULE_DEFAULTS, PART_OF, RunOptions, option_fields
+from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -87,26 +87,27 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for name in self.options:
-            if name not in PART_OF and name not in _OF_ENCODER and self.data_module == DATA_MODULE:
-                known = [*PART_OF, *_OF_ENCODER, *_OWN]
+            if name not in SECTION_OF and name not in _OF_ENCODER and self.data_module == DATA_MODULE:
+                known = [*SECTION_OF, *_OF_ENCODER, *_OWN]
                 raise ConfigError(f"the data of a run have no setting {name!r}{did_you_mean(str(name), known)}")
         _ = self.run_options  # checks them
 
     @property
     def run_options(self) -> RunOptions:
         """The options of the run, with the DataModule's defaults; without a cache pool that is not made yet."""
-        own = {name: value for name, value in self.options.items() if name in PART_OF}
+        own = {name: value for name, value in self.options.items() if name in SECTION_OF}
         if isinstance(own.get("cache_pool"), Mapping):
             del own["cache_pool"]
         return MODULE_DEFAULTS.with_options("the data of a run", **own)
 
-    def with_options(self, **options: Any) -> Self:
-        """The same with these options instead of its own.
+    def with_options(self, **settings: Any) -> Self:
+        """The same with these settings (options, `path` and other fields) instead of its own.
 
-        >>> DataConfig(path="photos", options={"seed": 3}).with_options(seed=4, num_lanes=16).options
-        {'seed': 4, 'num_lanes': 16}
+        >>> DataConfig(path="photos", options={"seed": 3}).with_options(path="chats", num_lanes=16).options
+        {'seed': 3, 'num_lanes': 16}
         """
-        return dataclasses.replace(self, options={**self.options, **options})
+        own = {name: settings.pop(name) for name in _OWN if name in settings}
+        return dataclasses.replace(self, **own, options={**self.options, **settings})
 
     def overridden(self, overrides: Sequence[str]) -> Self:
         """The same with `key=value`, as in `read`."""
@@ -426,7 +427,7 @@ def named_object(name: str) -> Any:
 
 
 def _of_module(module: "EnergonMultiModalDataModule", default: type) -> dict[str, Any]:
-    options = {name: module.options.get(name) for name in PART_OF}
+    options = {name: module.options.get(name) for name in SECTION_OF}
     if not module.options.worker.num_lanes_given:
         del options["num_lanes"]
     if module.validation_task_encoder is not module.task_encoder:

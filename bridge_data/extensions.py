@@ -11,7 +11,6 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `nodes` | a key of metadatasets | `plan.declared` | a `ReadNode` |
 | `withheld` | what lists are beside | `data.withheld` | a function that finds lists of forgotten samples |
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
-| `recorders` | the name of the extra | `order.extras` | a class of `Recorder` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
 | `commands` | a command of `bridge-data` | `cli` | a click command |
 | `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |

@@ -25,7 +25,7 @@ from bridge_data.extensions import Seam
 from bridge_data.ignored import without_ignored
 from bridge_data.limits import Limits
 from bridge_data.options import check_integer, check_number, check_plain_fields
-from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores import CachePool
@@ -128,9 +128,9 @@ class TrainingOptions(DatasetOptions):
         super().__post_init__()
 
     @functools.cached_property
-    def shuffle(self) -> Shuffle:
+    def shuffle(self) -> ShuffleSettings:
         """How the order is shuffled."""
-        return Shuffle(
+        return ShuffleSettings(
             shuffle_buffer_size=self.shuffle_buffer_size,
             max_samples_per_sequence=self.max_samples_per_sequence,
             epochs_per_shuffle=self.shuffle_over_epochs_multiplier,
@@ -240,10 +240,16 @@ class LoaderConfig:
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
     per step."""
-    ledger_path: str | Path | None = None
+    ledger_path: str | Path | None = dataclasses.field(default=None, metadata={"extra": "ledger"})
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`), and sums over them in the states. None: no ledger. If other processes share that rank, set it on
     one of them; the DataModule does."""
+
+    @property
+    def asks_for(self) -> dict[str, str]:
+        """The extras (see `order.extras`) that options ask for, by name, and the option that asks for each."""
+        fields = (field for field in dataclasses.fields(self) if "extra" in field.metadata)
+        return {field.metadata["extra"]: field.name for field in fields if getattr(self, field.name)}
 
     def __post_init__(self) -> None:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
@@ -380,7 +386,7 @@ class RunOptions:
 
     def get(self, name: str) -> Any:
         """The value of an option, by its name."""
-        return getattr(getattr(self, PART_OF[name]), _OTHER_NAMES.get(name, name))
+        return getattr(getattr(self, SECTION_OF[name]), _OTHER_NAMES.get(name, name))
 
     @classmethod
     def of(cls, owner: str = "a run", **given: Any) -> Self:
@@ -393,17 +399,17 @@ class RunOptions:
 
     def with_options(self, owner: str = "a run", **given: Any) -> Self:
         """The same with these options. Errors as of `of`."""
-        parts: dict[str, dict[str, Any]] = {}
+        sections: dict[str, dict[str, Any]] = {}
         for name, value in without_ignored(given).items():
-            if name not in PART_OF:
-                raise unknown_option(owner, name, PART_OF)
-            parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value
+            if name not in SECTION_OF:
+                raise unknown_option(owner, name, SECTION_OF)
+            sections.setdefault(SECTION_OF[name], {})[_OTHER_NAMES.get(name, name)] = value
         try:
             changed: dict[str, Any] = {
-                part: self.worker.changed(**values)
-                if part == "worker"
-                else dataclasses.replace(getattr(self, part), **values)
-                for part, values in parts.items()
+                section: self.worker.changed(**values)
+                if section == "worker"
+                else dataclasses.replace(getattr(self, section), **values)
+                for section, values in sections.items()
             }
         except ConfigError as error:
             text = str(error)
@@ -419,16 +425,16 @@ def unknown_option(owner: str, name: str, known: Collection[str]) -> ConfigError
 
 
 def option_fields() -> dict[str, dict[str, "dataclasses.Field[Any]"]]:
-    """The fields of all options of a run, by the part of `RunOptions` and the name that fronts give them."""
+    """The fields of all options of a run, by the section of `RunOptions` and the name that fronts give them."""
     front_names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
-    parts = {"data": TrainingOptions, "worker": WorkerConfig, "loader": LoaderConfig, "trainer": TrainerOptions}
+    sections = {"data": TrainingOptions, "worker": WorkerConfig, "loader": LoaderConfig, "trainer": TrainerOptions}
     return {
-        part: {
+        section: {
             front_names.get(field.name, field.name): field
             for field in dataclasses.fields(options)
             if field.init and field.name not in DECIDED_BY_THE_JOB
         }
-        for part, options in parts.items()
+        for section, options in sections.items()
     }
 
 
@@ -441,8 +447,8 @@ def option_parameters() -> list[inspect.Parameter]:
     ]
 
 
-PART_OF = {name: part for part, fields in option_fields().items() for name in fields}
-"""The part of `RunOptions` that has each option, by the option's name."""
+SECTION_OF = {name: section for section, fields in option_fields().items() for name in fields}
+"""The section of `RunOptions` that has each option, by the option's name."""
 
 MODULE_DEFAULTS = RunOptions.of(num_workers=1, pin_memory=True)
 """The options of a run for which nothing is given: those that the DataModule has by default."""

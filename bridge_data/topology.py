@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bridge_data")
 
-MAX_OPEN_BYTES = 256 << 20
+DEFAULT_OPEN_BYTES = 256 << 20
 """Memory for samples that a process reads together with others, before they are needed."""
 
 LANES_PER_RANK = 8
@@ -108,7 +108,7 @@ class WorkerConfig:
     global_error_handler: ErrorHandler = log_exception
     restore_error_handler: ErrorHandler = reraise_exception
     num_lanes: int = dataclasses.field(default=0, kw_only=True)
-    max_open_bytes: int = dataclasses.field(default=MAX_OPEN_BYTES, kw_only=True)
+    max_open_bytes: int = dataclasses.field(default=DEFAULT_OPEN_BYTES, kw_only=True)
     num_lanes_given: bool = dataclasses.field(init=False, repr=False)
     """Whether `num_lanes` was given."""
 

@@ -1,11 +1,9 @@
-"""Runs as one YAML file: model, data, tokenizer, image processor, task encoder, training, under Megatron or Lightning.
+"""Training runs as the users of each stack write them, and a demo. They run from a clone.
 
-families         a recipe for each model family; `all.yaml` has the defaults of all
-recipe           reads and merges families, the user's YAML and arguments, and makes the parts
-option_values    values of settings as the types that their fields have
-task_encoders    what a recipe's `encoder` may set, for each of our encoders
-train            the command: `train_lightning`, or `train_megatron` with its loop in `trainer`
-megatron_model   models of transformers for Megatron: `megatron_weights`, `packed_attention`, and `cpu_shim`
-tiny_parts       small models, tokenizers and image processors, made here; `tiny_data` likewise
-demo             trains, kills, resumes, and compares each sample: `demo_jobs`, `run_log`, `compare_runs`
+bridge      functions that return Megatron-Bridge's `ConfigContainer`, with our data
+lightning   a model of transformers for LightningCLI, and the YAML of its trainer
+megatron    a script for Megatron-core, and the model that it trains
+demo        trains by that script, kills, resumes, and compares each sample
+
+All read the same YAML: the section `data` in `configs/*.yaml`.
 """

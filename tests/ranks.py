@@ -26,7 +26,7 @@ from typing import NoReturn
 from bridge_data.child_process import SINGLE_THREADED, die_with_parent
 
 ROOT = Path(__file__).parents[1]
-PRELOADED = ["bridge_data.datamodule.module", "recipes.train_megatron", "transformers", "tests.ranks"]
+PRELOADED = ["bridge_data.datamodule.module", "recipes.megatron.train_vlm", "transformers", "tests.ranks"]
 """Modules that import Lightning, Megatron and what else takes seconds."""
 
 

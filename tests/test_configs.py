@@ -16,7 +16,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule
 from bridge_data.configs import DataConfig
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
-from bridge_data.run_options import PART_OF
+from bridge_data.run_options import SECTION_OF
 from bridge_data.samples import TextSample
 from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.encoders.multimodal_parts import image_processor, make_tokenizer
@@ -139,8 +139,8 @@ def test_a_path_has_the_defaults_of_the_datamodule(path: Path) -> None:
     config = DataConfig.read(path)
     assert config == DataConfig(path=str(path))
     module = EnergonMultiModalDataModule(str(path), task_encoder=DefaultTaskEncoder())
-    assert {name: config.run_options.get(name) for name in PART_OF} == {
-        name: module.options.get(name) for name in PART_OF
+    assert {name: config.run_options.get(name) for name in SECTION_OF} == {
+        name: module.options.get(name) for name in SECTION_OF
     }
 
 

@@ -208,7 +208,7 @@ def test_preparing_makes_the_same_indexes(data: Path, tmp_path: Path) -> None:
     assert indexes_of(folder) == kept(FILE)["indexes"] == indexes_of(data / "tars")
 
 
-COMMANDS = ("info tars", "info blend.yaml", "check tars", "preview tars", "duplicates tars")
+COMMANDS = ("info tars", "info blend.yaml", "check tars", "info tars --samples 3", "duplicates tars")
 """Whose `--json` is pinned."""
 
 
@@ -218,8 +218,8 @@ def test_commands_report_what_they_did(data: Path, command: str) -> None:
 
 
 def reported(data: Path, command: str) -> Any:
-    name, path = command.split()
-    done = CliRunner().invoke(commands, [name, str(data / path), "--json"])
+    name, path, *options = command.split()
+    done = CliRunner().invoke(commands, [name, str(data / path), *options, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout.replace(str(data), "DATA"))
 

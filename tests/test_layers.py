@@ -20,7 +20,7 @@ LAYERS = (
     *(
         "later",
         "child_process",
-        "process_counts",
+        "counts",
         "samples",
         "errors",
         "ignored",
@@ -50,7 +50,7 @@ the core share; and what may import them: the names of Energon, which nothing im
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = (
-    *("av", "click", "cloudpickle", "lightning", "megatron", "numpy", "omegaconf", "PIL"),
+    *("av", "click", "cloudpickle", "lightning", "megatron", "numpy", "PIL"),
     *("sqlite3", "torch", "tqdm", "transformers", "webdataset", "yaml"),
 )
 
@@ -230,12 +230,12 @@ PREPARING += " bridge_data.plugins.joins.metadataset_joins bridge_data.prepare.j
             "import bridge_data.plugins.joins.metadataset_joins, bridge_data.prepare.tars, bridge_data.samples\n"
             "from bridge_data.energon import CrudeWebdataset, load_dataset, prepare_metadataset\n"
             "from bridge_data.plan import load_plan",
-            "torch numpy PIL av cloudpickle webdataset omegaconf",
+            "torch numpy PIL av cloudpickle webdataset",
         ),
         ("import bridge_data.cli.prepare_command", PREPARING),
         (
             "from bridge_data import Cooker, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset",
-            "av click lightning megatron omegaconf PIL.Image transformers webdataset",
+            "av click lightning megatron PIL.Image transformers webdataset",
         ),
         (
             "import bridge_data.loader.workers.server, bridge_data.loader.workers.worker\n"

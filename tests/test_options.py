@@ -25,7 +25,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.options import takes_options
 from bridge_data.plugins.sharing.assignment import COSTS
 from bridge_data.run_options import (
-    PART_OF,
+    SECTION_OF,
     DatasetOptions,
     LoaderConfig,
     RunOptions,
@@ -140,7 +140,7 @@ def test_ignored_arguments_are_warned_of_once_with_the_reason(tmp_path: Path, mo
 
 
 def test_no_option_of_a_run_is_without_effect() -> None:
-    assert PART_OF.keys().isdisjoint(WITHOUT_EFFECT)
+    assert SECTION_OF.keys().isdisjoint(WITHOUT_EFFECT)
     with pytest.raises(TypeError, match="unexpected keyword argument 'n_checkpoints'"):
         get_loader(None, n_checkpoints=5)  # type: ignore[call-arg]
 

@@ -26,8 +26,6 @@ from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import load_states
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.storage import copies
-from recipes.recipe import load_recipe
-from recipes.trainer.config import TrainingConfig
 from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_texts
@@ -75,8 +73,6 @@ ON_DISK_ONLY: dict[str, Callable[[Given], Any]] = {
     "JsonlSink": lambda where: JsonlSink(where),
     "TensorBoardSink": lambda where: TensorBoardSink(where).close(),
     "dataloader_save": bridge_config,
-    "checkpoint_dir": lambda where: TrainingConfig(train_steps=1, checkpoint_dir=where),  # type: ignore[arg-type]
-    "log_dir": lambda where: load_recipe(None, [f"log_dir={os.fspath(where)}"], recipe="qwen2_vl", tiny=True),
     "BRIDGE_DATA_CACHE": cache_of_copies,
 }
 

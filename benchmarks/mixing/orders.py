@@ -14,7 +14,7 @@ from benchmarks.numbers_data import write_shards
 from benchmarks.speed.programs import PROGRAMS, limited
 from bridge_data import order
 from bridge_data.order import Row
-from bridge_data.order.plan_order import PlanOrder, Shuffle
+from bridge_data.order.plan_order import PlanOrder, ShuffleSettings
 from bridge_data.plan import load_plan
 
 BATCH, BUFFER, EPOCHS, NUM_LANES = 32, 100, 2, 8
@@ -78,7 +78,7 @@ def rows(library: str, geometry: Geometry, folder: Path, seeds: int) -> list[Row
     if library not in (OURS, OURS_ONE_LANE):
         return []
     plan = load_plan(folder / "tars", split_part="train", training=True)
-    shuffle = Shuffle(shuffle_buffer_size=BUFFER, max_samples_per_sequence=geometry.chunk)
+    shuffle = ShuffleSettings(shuffle_buffer_size=BUFFER, max_samples_per_sequence=geometry.chunk)
     num_lanes, [numbers] = PlanOrder(plan, 0, shuffle, BATCH).first_generation(NUM_LANES_OF[library])
     return [Row(geometry.counts, order.Geometry(num_lanes, *numbers), seed) for seed in range(seeds)]
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bridge_data import storage
+from bridge_data.counts import COUNTS
 from bridge_data.data import Records
 from bridge_data.data.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
 from bridge_data.data.key_index import KeyIndex
@@ -65,7 +66,6 @@ from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, has_surrogates
 from bridge_data.prepare.tars import find_shards
-from bridge_data.process_counts import COUNTS
 
 _WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
 
@@ -295,7 +295,7 @@ def check_metadata(root: Path) -> Iterator[Fault]:
         yield Fault("metadata-damaged", str(error), dataset)
     else:
         parts = {}
-        for part in split.parts:
+        for part in split.split_parts:
             try:
                 parts[part] = split.shards(part)
             except BridgeDataError as error:
@@ -508,7 +508,7 @@ class ImageNotes:
 
     @staticmethod
     def _counted() -> tuple[int, int]:
-        return COUNTS.num_damaged_images, COUNTS.num_first_frames
+        return COUNTS.damaged_images, COUNTS.first_frames
 
 
 def code_of(error: Exception) -> str:

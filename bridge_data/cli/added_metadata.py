@@ -6,7 +6,7 @@ that media need not be opened for their sizes, nor JSON parts to choose samples.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,6 @@ from bridge_data.cli.terminal import (
 )
 from bridge_data.errors import counted
 from bridge_data.extensions import Feature
-from bridge_data.prepare.column_writing import prepare_columns
-from bridge_data.prepare.json_fields import parse_fields
-from bridge_data.prepare.stored_columns import arrow_package
 from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.storage import Location
 
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule
     from bridge_data.prepare.executors import Executor
     from bridge_data.prepare.scan_results import ScanTask
+
+JSON_COLUMNS = Feature[Callable[[Sequence[str]], Callable[..., Any]]]("json_columns")
+"""Of names of fields in JSON parts, what stores them as columns of samples."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +73,7 @@ def column_names(text: str | None) -> list[str]:
     """
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if names:
-        parse_fields(names)
-        arrow_package()
+        JSON_COLUMNS.get("--store-columns")(names)
     return names
 
 
@@ -84,9 +83,8 @@ def store_columns(path: Location, names: list[str], config: PrepareConfig, progr
         return
     started = time.monotonic()
     with progress_bar("reading JSON parts", "shards", shown=progress) as on_progress:
-        done = prepare_columns(
+        done = JSON_COLUMNS.get("--store-columns")(names)(
             only_on_disk(path),
-            names,
             executor=config.scanner,
             rescan=config.rescan,
             limits=config.limits,

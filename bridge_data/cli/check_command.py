@@ -22,7 +22,6 @@ from bridge_data.cli.terminal import (
     setting,
     split_options,
     trust_options,
-    where_options,
 )
 from bridge_data.errors import ConfigError, counted
 from bridge_data.plan.formats import Opening
@@ -38,7 +37,7 @@ SHOWN_ON_SCREEN = 5
 @setting("--limit", help="Samples of each data set to check, at most; of each tar that is not prepared.")
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only check that it exists.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is intended. Repeatable.")
-@where_options
+@setting("--where")
 @json_option
 @trust_options
 @limits_option

@@ -226,10 +226,10 @@ def _trusted(context: click.Context, option: click.Parameter, names: tuple[str, 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's arguments that are options of a run (see `RunOptions`), by their names there."""
-    from bridge_data.run_options import PART_OF  # here: other commands do not need it
+    from bridge_data.run_options import SECTION_OF  # here: other commands do not need it
 
     names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
-    found = {names.get(name, name): value for name, value in given.items() if names.get(name, name) in PART_OF}
+    found = {names.get(name, name): value for name, value in given.items() if names.get(name, name) in SECTION_OF}
     return found | ({"micro_batch_size": found["micro_batch_size"] or None} if "micro_batch_size" in found else {})
 
 

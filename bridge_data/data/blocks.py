@@ -16,11 +16,17 @@ import itertools
 import threading
 import weakref
 from collections.abc import Container, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bridge_data import storage
 from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, counts_of
 from bridge_data.errors import DatasetError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+N = TypeVar("N", int, "NDArray[np.int64]")
 
 READ_BYTES = 1 << 18
 """Approximate size of a block: one efficient read."""
@@ -51,7 +57,7 @@ class Cut(Protocol):
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkCut:
     """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
-    as equal as possible; see `order.row`."""
+    as equal as possible, as the order of a source cuts them (`order.row`, by the same arithmetic)."""
 
     chunk_size: int
     block_size: int
@@ -78,9 +84,19 @@ class RunCut:
 def _piece(position: int, count: int, size: int) -> tuple[int, int]:
     """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
     num_pieces = -(-count // size)
-    piece = ((position + 1) * num_pieces - 1) // count
-    begin = piece * count // num_pieces
-    return begin, (piece + 1) * count // num_pieces - begin
+    return piece(piece_of(position, count, num_pieces), count, num_pieces)
+
+
+def piece(number: N, count: N, num_pieces: N) -> tuple[N, N]:
+    """(first position, length) of piece `number`, where `count` samples are cut into `num_pieces` as equal as possible;
+    of arrays, of each."""
+    begin = number * count // num_pieces
+    return begin, (number + 1) * count // num_pieces - begin
+
+
+def piece_of(position: N, count: N, num_pieces: N) -> N:
+    """The number of the piece in which a position is; of arrays, of each."""
+    return ((position + 1) * num_pieces - 1) // count
 
 
 class BlockBudget:

@@ -25,7 +25,7 @@ from bridge_data.data.tar_files import FileTar, GzipTar, is_gzip, walk
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.storage import Location, RecentlyUsed
 
-MAX_OPEN_BYTES = 256 << 20
+GZIP_CACHE_BYTES = 256 << 20
 """What the compressed shards that an index keeps open may take: each about 1% of its size."""
 
 _JOINED = """
@@ -189,7 +189,7 @@ class KeyIndex:
 
     def after_fork(self) -> None:
         """In a forked child: reopen compressed shards, as a thread of the parent may have been reading one."""
-        self._compressed: RecentlyUsed[int, GzipTar] = RecentlyUsed(MAX_OPEN_BYTES)
+        self._compressed: RecentlyUsed[int, GzipTar] = RecentlyUsed(GZIP_CACHE_BYTES)
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":

@@ -185,7 +185,7 @@ class Split:
 
     path: Location
     data: bytes
-    parts: Mapping[str, Any]
+    split_parts: Mapping[str, Any]
     exclude: Any
     limits: Limits
 
@@ -195,13 +195,13 @@ class Split:
         Raises:
             ConfigError: if there is no such part, it is no list of shards, or one of too many.
         """
-        if part not in self.parts:
+        if part not in self.split_parts:
             raise ConfigError(
-                f"{self.path}: there is no split part {part!r}; there is {', '.join(self.parts) or 'none'}. Ask for "
-                f"one of these (split_part), list shards as {part!r} in this file, or convert again with a split, such "
-                "as `--split train=0.9,val=0.1`"
+                f"{self.path}: there is no split part {part!r}; there is {', '.join(self.split_parts) or 'none'}. Ask "
+                f"for one of these (split_part), list shards as {part!r} in this file, or convert again with a split, "
+                "such as `--split train=0.9,val=0.1`"
             )
-        return self._expanded(f"split part {part!r}", self.parts[part])
+        return self._expanded(f"split part {part!r}", self.split_parts[part])
 
     def excluded(self) -> list[str]:
         """The excluded shards, and excluded samples as `shard/key`.

@@ -118,7 +118,7 @@ class PreparedDataset:
 
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
-        return list(read_split(self.meta, split_config, self.limits).parts)
+        return list(read_split(self.meta, split_config, self.limits).split_parts)
 
     def split(self, split_part: str, *, split_config: str | None = None) -> ShardSet:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` next to it.

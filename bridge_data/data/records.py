@@ -45,7 +45,7 @@ class RawSample:
 
     @property
     def origin(self) -> str:
-        """`shard/key`, for messages."""
+        """`shard/key`, for messages: also where the keys that users see have no shard, as those of JSONL."""
         return f"{self.shard_name}/{self.key}"
 
     @property

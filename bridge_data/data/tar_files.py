@@ -29,9 +29,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
+from bridge_data.counts import COUNTS
 from bridge_data.errors import DatasetError
 from bridge_data.extensions import needed_package
-from bridge_data.process_counts import COUNTS
 from bridge_data.storage import RangeFile
 
 BLOCK = 512
@@ -538,7 +538,7 @@ class GzipTar:
         except OSError as error:
             raise self._failure(error) from error
         num_bytes = len(data)
-        COUNTS.num_bytes += num_bytes
+        COUNTS.bytes_read += num_bytes
         return data
 
     def window(self, offset: int) -> tuple[bytes, int]:

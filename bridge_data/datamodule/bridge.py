@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runti
 
 from bridge_data.datamodule.encoder_settings import check_beside
 from bridge_data.errors import ConfigError
-from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
+from bridge_data.run_options import SECTION_OF, RunOptions, TrainingOptions
 from bridge_data.storage.locations import COPY_IT, output_on_disk
 from bridge_data.task import TaskEncoder
 
@@ -235,7 +235,7 @@ class EnergonDatasetConfig:
 
     def options(self) -> dict[str, Any]:
         """The options of the run, by their names."""
-        own = {name: getattr(self, name) for name in vars(self) if name in PART_OF}
+        own = {name: getattr(self, name) for name in vars(self) if name in SECTION_OF}
         return own | {"val_batch_drop_last": self.drop_last} | self.dataset_kwargs
 
     def to_cfg_dict(self) -> dict[str, Any]:

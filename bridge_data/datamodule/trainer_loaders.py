@@ -72,10 +72,11 @@ def rank_loader(
     groups = groups_beside(pg_collection) if share == "replicate" else ()
     check_agreement(dataset.extras, dataset.worker_config, groups)
     is_validation = dataset.fingerprint()["order"] == "ordered"
-    if not is_validation:  # its position has the sums of the ledger on all ranks, also on those that write no file
+    if not is_validation:  # extras are in the positions of all ranks, also of those that record nothing
         dataset = with_extras(dataset, config)
     if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
-        config = dataclasses.replace(config, ledger_path=None)
+        no_recorders: dict[str, Any] = dict.fromkeys(config.asks_for.values())
+        config = dataclasses.replace(config, **no_recorders)
     if share == "replicate" and balancing is None:
         return open_loader(dataset, config)
     shared = _SHARE.get(needed_by="balance" if share == "replicate" else f"share={share!r}")

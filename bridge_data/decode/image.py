@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import simplejpeg
 
+from bridge_data.counts import COUNTS
 from bridge_data.decode.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch, torch_itself
 from bridge_data.limits import DEFAULT_LIMITS
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
             gray = _jpeg_image(data, mode, least)
             pixels = None if gray is None else np.array(gray)
         if pixels is not None:
-            COUNTS.num_images += 1
+            COUNTS.images += 1
             return pixels if orientation == 1 else _turned(pixels, orientation)
     with _opened(data) as image:
         return np.array(_loaded(image, data, mode, upright, detached=False))
@@ -299,7 +299,7 @@ def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Te
         simplejpeg.decode_jpeg(data, mode, buffer=pixels)
     except ValueError:
         return None
-    COUNTS.num_images += 1
+    COUNTS.images += 1
     if not is_alone:
         _note_frames_of_jpeg(data)
     return image
@@ -314,7 +314,7 @@ def pillow_image(data: bytes, mode: str, least: Size | None = None, *, upright: 
             made = _jpeg_image(data, mode, least)
             if made is not None:
                 made.info = dict(image.info)
-                COUNTS.num_images += 1
+                COUNTS.images += 1
                 return _upright(made) if upright else made
         return _loaded(image, data, mode, upright)
 
@@ -327,10 +327,10 @@ def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *
         image.load()
         made = in_mode(image, mode)
     if _is_jpeg(data) and (damage := damage_of(data)) is not None:
-        COUNTS.num_damaged_images += 1
+        COUNTS.damaged_images += 1
         _warn_once("damage", lambda: _DAMAGE_WARNING.format(damage))
     _note_frames(image)
-    COUNTS.num_images += 1
+    COUNTS.images += 1
     return _upright(made) if upright else made
 
 
@@ -359,7 +359,7 @@ def _frames(data: bytes, mode: str, upright: bool, max_bytes: int) -> Iterator[I
                 )
             made = _detached(image, mode)
             yield _upright(made) if upright else made
-            COUNTS.num_images += 1
+            COUNTS.images += 1
 
 
 # Pixels of more than 8 bits
@@ -508,7 +508,7 @@ def _note_frames(image: Image.Image) -> None:
     shown = f"{image.format}, {image.width} x {image.height}"
     with contextlib.suppress(Exception):  # what comes after the first frame may be damaged
         if image.format == "GIF" or len(frame_numbers(image)) > 1:
-            COUNTS.num_first_frames += 1
+            COUNTS.first_frames += 1
             _warn_once("frames", lambda: _FRAMES_WARNING.format(shown, len(frame_numbers(image))))
 
 

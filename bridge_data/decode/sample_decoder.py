@@ -113,7 +113,7 @@ def _cbor(content: bytes) -> Any:
 
 _PACKAGES = {**dict.fromkeys(("mp", "msg", "msgpack"), "msgpack"), "cbor": "cbor2"}
 
-FORMATS: dict[str, Callable[..., Any]] = {
+HANDLERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), parse_json),
@@ -238,9 +238,9 @@ class SampleDecoder:
             inner = part[: -len(".gz")]
             unpack = functools.partial(unpack_gzip, max_bytes=self._limits.max_unpacked_bytes)
             return functools.partial(_unpacked, unpack, self.handler(inner) if inner else None)
-        if extension in FORMATS or extension in PICKLES:
+        if extension in HANDLERS or extension in PICKLES:
             check_format(extension, part)
-            handler = FORMATS[extension]
+            handler = HANDLERS[extension]
             return functools.partial(handler, limits=self._limits) if extension in _BOUNDED else handler
         medium = self._media.get(extension)
         return functools.partial(_by_content, self._kinds, medium) if self._kinds else medium

@@ -18,7 +18,6 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
 from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
-from bridge_data.data.metadata import is_jsonl
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
@@ -126,7 +125,7 @@ class SingleSourceReader(SourceReader):
     def __init__(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
         super().__init__(source)
         self._bare_keys = bare_keys
-        decoder = SampleDecoder() if is_jsonl(source.path) else decoder
+        decoder = SampleDecoder() if source.always_decoded else decoder
         self._decoder = None if decoder is None else decoder.within(source.limits)
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)

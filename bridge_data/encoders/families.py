@@ -1,8 +1,8 @@
 """Model families: what the processor of each, in transformers, makes of images and videos, computed from sizes alone.
 
-Reads images and frames of any size, and the image processor of the model's checkpoint. Returns the text of an image,
-which depends only on its size, and the pixel values that the model takes; both are those of the family's processor.
-Raises if the image processor makes other tiles than the text was written for.
+Reads images and frames of any size, and the image processor of the model's checkpoint, or its folder or hub id.
+Returns the text of an image, which depends only on its size, and the pixel values that the model takes; both are those
+of the family's processor. Raises if the image processor makes other tiles than the text was written for.
 
     VisionFamily ─ the interface; `FixedSizeFamily` is for images of one size
     Llava        ─ every image takes as many tokens as the vision tower makes patches of it
@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
+from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
 from bridge_data.encoders.visuals import (
@@ -102,6 +103,11 @@ def check_tiles(family: str, got: int | Sequence[Any], expected: int | Sequence[
         )
 
 
+def _open_processor(family: Any) -> None:
+    """Open the image processor of a family that is given as its folder or hub id."""
+    object.__setattr__(family, "image_processor", open_image_processor(family.image_processor))
+
+
 # Images of one size, and LLaVA
 
 
@@ -166,6 +172,7 @@ class _Tower:
     chat_template: str | None = LLAVA_TEMPLATE
 
     def __post_init__(self) -> None:
+        _open_processor(self)
         check_at_least(self, 1, "patch_size")
         check_choice(self, "vision_feature_select_strategy", SelectStrategy)
 
@@ -321,6 +328,7 @@ class Idefics3:
     chat_template: str | None = IDEFICS3_TEMPLATE
 
     def __post_init__(self) -> None:
+        _open_processor(self)
         check_at_least(self, 1, "image_seq_len")
         with fitting("Idefics3", self.image_processor, "an Idefics3ImageProcessor or SmolVLMImageProcessor"):
             if not self._tile or not self._edges[0]:
@@ -439,6 +447,7 @@ class InternVL:
     chat_template: str | None = INTERNVL_TEMPLATE
 
     def __post_init__(self) -> None:
+        _open_processor(self)
         check_at_least(self, 1, "image_seq_length")
         with fitting("InternVL", self.image_processor, "a GotOcr2ImageProcessor, which is InternVL's"):
             self.pixels(blank_images(), 0)
@@ -516,6 +525,7 @@ class Qwen2VL:
     chat_template: str | None = QWEN2_VL_TEMPLATE
 
     def __post_init__(self) -> None:
+        _open_processor(self)
         names = ("patch_size", "merge_size", "temporal_patch_size")
         expected = f"a Qwen2VLImageProcessor, with {', '.join(names)}, and a size of shortest_edge and longest_edge"
         with fitting(type(self).__name__, self.image_processor, expected):

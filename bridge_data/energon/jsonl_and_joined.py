@@ -37,6 +37,7 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
     """
 
     __sample_type__ = CrudeSample
+    _always_decoded = True
 
     @classmethod
     def prepare_dataset(cls, path: str | os.PathLike[str]) -> int:

@@ -1,14 +1,14 @@
 """From the draws of a lane to its micro-batches: samples in their order, and what is done to them together.
 
-An `Item` is a part of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
+An `Item` is an output of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
 packing a unit is a `Pack` of items. Neither needs its payload in memory: after a restore, it is read when it is needed.
 
 `Assembly` gets items and units, whose samples are made. Returns which items share a pack, packed samples, the group of
 a unit, the batches of some units. No sample is lost or packed twice; a group has one batch size; random numbers depend
 on the first sample.
 
-`Draws` reads the references of a cursor. Returns an `Item` for each part of a sample that hooks keep; the others are
-counted as skipped. An item that came back from a state has no payload: `read` makes it again. Raises what hooks and
+`SampleFeed` reads the references of a cursor. Returns an `Item` for each output of a sample that hooks keep; the others
+are counted as skipped. An item that came back from a state has no payload: `read` makes it again. Raises what hooks and
 reads raise, and `FatalSampleError` when nothing is left of a source.
 """
 
@@ -23,10 +23,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.maker import EncodingMaker, Key, Maker, Parts, SampleTimes, mark, parts_of
+from bridge_data.lanes.maker import EncodingMaker, Key, Maker, Outputs, SampleTimes, mark, outputs_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Pending, encoded_item
 from bridge_data.samples.arena import current_arena
@@ -42,11 +43,11 @@ UNREAD = object()
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Item:
-    """One part of a sample (the only one, except with generators) between its draw and its micro-batch."""
+    """One output of a sample (the only one, except with generators) between its draw and its micro-batch."""
 
     draw: int
     ref: SampleRef
-    part: int
+    output: int
     sample: Any = UNREAD
     num_samples: ClassVar[int] = 1
 
@@ -144,7 +145,7 @@ class Assembly:
             return [unit.sample.__restore_key__ for unit in units]
         source_ids = self._ids.source_ids
         items = [item for unit in units for item in unit.items]
-        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.part) for item in items]
+        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.output) for item in items]
 
     # ----- packs ------------------------------------------------------------------------------------------------------
 
@@ -261,16 +262,16 @@ class Assembly:
             ]
         of_samples = iter(keys)
         made_of = [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.packs else keys
-        for part, batch in enumerate(batches):
-            mark(batch, (BATCH, self.hooks.batch_index or 0, part, *made_of))
+        for output, batch in enumerate(batches):
+            mark(batch, (BATCH, self.hooks.batch_index or 0, output, *made_of))
         return batches
 
     def _first_key(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw random numbers with the key of their first member."""
-        return self._ids.random_key(first.ref, first.part)
+        return self._ids.random_key(first.ref, first.output)
 
 
-class Draws:
+class SampleFeed:
     """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
     together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
 
@@ -289,13 +290,13 @@ class Draws:
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
         self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
-        self._base: dict[str, Any] | None = None
+        self._base: CursorState | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
-        self._carried, self._packs = _Row(), _Row()
+        self._carried, self._packs = _WrittenOnce(), _WrittenOnce()
         self._lookahead = _Lookahead(cursor)
 
     def next(self, num_missing: int = 1) -> Item:
-        """The next part of a sample; the work on the `num_missing` next ones is started together.
+        """The next output of a sample; the work on the `num_missing` next ones is started together.
 
         Raises:
             StopIteration: at the end of the data.
@@ -329,12 +330,12 @@ class Draws:
             for (draw, ref), sample in zip(drawn, many, strict=True):
                 if not are_made:
                     began_ns = times.note(ref, began_ns)
-                if sample.__class__ is not Parts:
+                if sample.__class__ is not Outputs:
                     item = new(Item)  # not by its constructor, which takes three times as long
-                    item.draw, item.ref, item.part, item.sample = draw, ref, 0, sample
+                    item.draw, item.ref, item.output, item.sample = draw, ref, 0, sample
                     queue.append(item)
                 elif sample:
-                    queue += [Item(draw, ref, part, one) for part, one in sample]
+                    queue += [Item(draw, ref, output, one) for output, one in sample]
                 else:
                     self.count_skip(ref[0])
                     continue
@@ -356,12 +357,12 @@ class Draws:
         self.survivals[what].count_skip(*self.work.hooks.last_skip)
 
     def load(self, item: Item) -> dict[int, Any]:
-        """All parts of the sample of an item, made now, by number."""
+        """All outputs of the sample of an item, made now, by number."""
         began_ns, times = time.perf_counter_ns(), self.work.times
         (made,) = self._maker.make((item.ref,))
         times.num_loaded += 1
         times.note(item.ref, began_ns)
-        return dict(parts_of(made))
+        return dict(outputs_of(made))
 
     def read(self, item: Item) -> bool:
         """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
@@ -369,14 +370,14 @@ class Draws:
             return True
         skipped = self.work.hooks.skipped
         num_truncated = skipped[TRUNCATED]
-        parts = self.load(item)
+        outputs = self.load(item)
         if skipped[TRUNCATED] > num_truncated:
             skipped[TRUNCATED] = num_truncated  # it was counted before the resume
-        if item.part not in parts:
+        if item.output not in outputs:
             skipped["restore"] += 1
-            logger.warning("pending sample %s, part %d, was skipped when read again", item.ref, item.part)
+            logger.warning("pending sample %s, output %d, was skipped when read again", item.ref, item.output)
             return False
-        item.sample = parts[item.part]
+        item.sample = outputs[item.output]
         return True
 
     def pack(self, items: Sequence[Item]) -> Pack | None:
@@ -389,16 +390,16 @@ class Draws:
     def count_from_here(self) -> None:
         """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
         them. Items of before are named."""
-        self._base, self._carried, self._packs = self.cursor.state(), _Row(), _Row()
+        self._base, self._carried, self._packs = self.cursor.state(), _WrittenOnce(), _WrittenOnce()
 
-    def resume(self, queue: collections.deque[Item], base: dict[str, Any] | None) -> None:
+    def resume(self, queue: collections.deque[Item], base: CursorState | None) -> None:
         """Continue with the `queue` of a state, and count draws from its `base`."""
-        self.queue, self._base, self._carried, self._packs = queue, base, _Row(), _Row()
+        self.queue, self._base, self._carried, self._packs = queue, base, _WrittenOnce(), _WrittenOnce()
 
     def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
         """Items as a state keeps them. What waits for many batches is written once."""
         base = self._base
-        first = self.cursor.draws if base is None else base["draws"]
+        first = self.cursor.num_drawn if base is None else base["draws"]
         others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
         encoded = others.encode(first)
         if pending.carried:
@@ -416,7 +417,7 @@ class Draws:
         return self._lookahead.refs(min(num_items - len(self.queue), most))
 
 
-class _Row:
+class _WrittenOnce:
     """Items or packs that wait, as they were last written: most of them wait for many batches."""
 
     def __init__(self) -> None:
@@ -448,10 +449,10 @@ class _Lookahead:
 
     def refs(self, count: int) -> list[SampleRef]:
         """The next `count` samples; fewer at the end of the data."""
-        found, now = self._found, self._cursor.draws
+        found, now = self._found, self._cursor.num_drawn
         while found and found[0][0] < now:
             found.popleft()
-        if self._scout is None or self._scout.draws < now:
+        if self._scout is None or self._scout.num_drawn < now:
             self._scout = self._cursor.copy()
         if count > len(found):
             with contextlib.suppress(StopIteration):

@@ -6,8 +6,8 @@ function of plan, seed and lane number; a lane set to a saved state continues ex
 shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as references, and made
 again after a restore; the members of packs and groups are chosen once, and are the same then.
 
-A lane makes a micro-batch in four steps: it draws samples (`Draws`), packs them (with packing; a `PackSource`), fills a
-bucket with such units (`_next_bucket`; with groups, one of several: `_next_group`), and collates the bucket
+A lane makes a micro-batch in four steps: it draws samples (`SampleFeed`), packs them (with packing; a `PackSource`),
+fills a bucket with such units (`_next_bucket`; with groups, one of several: `_next_group`), and collates the bucket
 (`_batches`).
 """
 
@@ -18,21 +18,22 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Draws, Item, Pack, Unit
+from bridge_data.counts import COUNTS, CountValues
+from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, SampleFeed, Unit
 from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
 from bridge_data.lanes.pack_source import Held, PackSource
-from bridge_data.lanes.produced import NO_OTHERS, CountValues, Produced
+from bridge_data.lanes.produced import Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.order.row import Ints
-from bridge_data.process_counts import COUNTS
+from bridge_data.order.state import LaneState
 from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
@@ -40,17 +41,17 @@ logger = logging.getLogger("bridge_data")
 _GROUPED, _PACKS, _BATCHES = "samples or packs to be grouped", "packs", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
-OpenPacks: TypeAlias = Callable[[Draws], PackSource]
+OpenPacks: TypeAlias = Callable[[SampleFeed], PackSource]
 
 
 class Lane:
     """The stream of one lane, from its start or from `state`.
 
-    `position` is (number of this lane, number of lanes). `sources` are, for each source, its label and number of
-    samples; `ahead` gets the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are
-    made by the maker of `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are
-    needed later. `extras` leave samples out, note what was made, and save with the lane; None: there are none. The
-    lane ends with its micro-batch number `limit`, of the whole pass.
+    It is lane `number` of `num_lanes`. `sources` are, for each source, its label and number of samples; `ahead` gets
+    the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are made by the maker of
+    `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are needed later. `extras`
+    leave samples out, note what was made, and save with the lane; None: there are none. The lane ends with its
+    micro-batch number `limit`, of the whole pass.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Lane:
         work: Assembly,
         batching: Batching,
         *,
-        position: tuple[int, int],
+        number: int,
+        num_lanes: int,
         sources: Sequence[tuple[str, int]],
-        state: dict[str, Any] | None = None,
+        state: LaneState | None = None,
         ahead: ReadAhead | None = None,
         open_packs: OpenPacks | None = None,
         extras: LaneExtras | None = None,
@@ -71,7 +73,7 @@ class Lane:
     ) -> None:
         self._extras = extras
         self._cursor, self.work, self._batching = cursor, work, batching
-        self.number, self._num_lanes = position
+        self.number, self._num_lanes = number, num_lanes
         self._micro_batches = self._num_samples = self._num_read = 0
         self._limit = limit
         self._batched: Ints  # last, if extras want to know
@@ -82,23 +84,23 @@ class Lane:
         self._sizes: dict[str, int] = {}  # of the micro-batches of each group
         self._batches_samples = batching.batch_size is not None or work.groups
         self._ready: collections.deque[Any] = collections.deque()
-        self._head: dict[str, Any] | None = None  # the last state of the cursor
-        self._survivals = Survivals(*position, sources)
+        self._head: LaneState | None = None  # the last state of the cursor
+        self._survivals = Survivals(number, num_lanes, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
         filtering = extras if extras is not None and extras.leave_out else None
         upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, filtering)
         view = LaneView(
-            number=self.number,
-            num_lanes=self._num_lanes,
+            number=number,
+            num_lanes=num_lanes,
             times=work.times,
             new_upcoming=upcoming,
             new_trial=trial,
             maker=work.maker,
         )
         maker = wrapped(work.maker, wrappers, view)
-        self.draws = Draws(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
-        self.packs: PackSource | None = None if open_packs is None else open_packs(self.draws)
+        self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
+        self.packs: PackSource | None = None if open_packs is None else open_packs(self.feed)
         if state is not None:
             self._restore(state)
 
@@ -121,9 +123,7 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
-        COUNTS.num_images = COUNTS.num_damaged_images = COUNTS.num_first_frames = (
-            0  # what else this process decoded is in no batch
-        )
+        COUNTS.forget_images()  # what else this process decoded
         try:
             with self.work.hooks:
                 batch = with_tensors(self._next_batch())
@@ -134,27 +134,22 @@ class Lane:
         self._micro_batches += 1
         notes: dict[str, Any] = {}
         if self._extras is not None and self._extras.want_samples:
-            index = (self._micro_batches - 1) * self._num_lanes + self.number
-            notes = self._extras.note(index, self._batched)
+            notes = self._extras.note(self._index_of(self._micro_batches - 1), self._batched)
         return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
 
+    def _index_of(self, number: int) -> int:
+        """The index in the job of this lane's micro-batch `number`."""
+        return number * self._num_lanes + self.number
+
     def _counts(self, batch: Any) -> CountValues:
-        """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
-        if images := COUNTS.num_images:
-            COUNTS.num_images -= images
-        if bytes_read := COUNTS.num_bytes:
-            COUNTS.num_bytes -= bytes_read
-        if retries := COUNTS.num_retries:
-            COUNTS.num_retries -= retries
+        """The `BatchCounts` of a new batch, in the order of their fields; it takes those of the process."""
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
-        others = COUNTS.take_others() if COUNTS.others else NO_OTHERS
         slowest = self.work.times.take_slowest()
-        noted = COUNTS.take_image_notes() if COUNTS.num_damaged_images or COUNTS.num_first_frames else (0, 0)
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, others, slowest, 0, 0
+        return *COUNTS.take(), self._num_samples, tokens, slots, COUNTS.take_others(), slowest
 
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
-        of = self.draws if self.packs is None else self.packs
+        of = self.feed if self.packs is None else self.packs
         return of.upcoming(num_units, most)
 
     def take_skipped(self) -> dict[str, int]:
@@ -181,11 +176,11 @@ class Lane:
                 self._kept[_BATCHES] += 1
                 return batch
             self._open.popleft()
-            self.draws.count_skip(_BATCHES)
+            self.feed.count_skip(_BATCHES)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
-        hooks, index = self.work.hooks, number * self._num_lanes + self.number
+        hooks, index = self.work.hooks, self._index_of(number)
         hooks.batch_index = index if self.work.batch_index_known_when_encoding else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
@@ -225,23 +220,23 @@ class Lane:
         """The members of the next micro-batch, if there is only one bucket."""
         size = self._batching.batch_size
         assert size is not None
-        bucket, draws = self._buckets.setdefault("", []), self.draws
-        queue = draws.queue
+        bucket, feed = self._buckets.setdefault("", []), self.feed
+        queue = feed.queue
         if self.work.batch_index_known_when_encoding:
-            self.work.hooks.batch_index = self._micro_batches * self._num_lanes + self.number
+            self.work.hooks.batch_index = self._index_of(self._micro_batches)
         try:
             while (num_missing := size - len(bucket)) > 0:
                 if self.packs is not None:
                     bucket.append(self._next_pack(self.packs))
                     continue
                 while not queue:
-                    draws.draw(num_missing)
+                    feed.draw(num_missing)
                 if len(queue) <= num_missing:
                     items = [*queue]
                     queue.clear()
                 else:
                     items = [queue.popleft() for _ in range(num_missing)]
-                bucket += [item for item in items if item.sample is not UNREAD or draws.read(item)]
+                bucket += [item for item in items if item.sample is not UNREAD or feed.read(item)]
             return self._buckets.pop("")
         finally:
             self.work.hooks.batch_index = None
@@ -255,7 +250,7 @@ class Lane:
             unit = self._next_unit()
             group = self.work.group(unit, self._batching.batch_size)
             if group is None:
-                self.draws.count_skip(_GROUPED)
+                self.feed.count_skip(_GROUPED)
                 continue
             self._kept[_GROUPED] += 1
             name, size = group
@@ -278,8 +273,8 @@ class Lane:
         if self.packs is not None:
             return self._next_pack(self.packs)
         while True:
-            item = self.draws.next()
-            if self.draws.read(item):
+            item = self.feed.next()
+            if self.feed.read(item):
                 return item
 
     def _next_pack(self, packs: PackSource) -> Pack:
@@ -289,31 +284,31 @@ class Lane:
             if pack is not None:
                 self._kept[_PACKS] += 1
                 return pack
-            self.draws.count_skip(_PACKS)
+            self.feed.count_skip(_PACKS)
 
     def _read(self, unit: Unit) -> bool:
         """Ensure that the payload of a unit is in memory; False if, made again, it is now skipped."""
         if unit.sample is not UNREAD:
             return True
         if not isinstance(unit, Pack):
-            return self.draws.read(unit)
+            return self.feed.read(unit)
         assert self.packs is not None
         made = self.packs.pack(unit.items)
         if made is not None:
             unit.sample, unit.num_samples, unit.tokens = made.sample, made.num_samples, made.tokens
         return made is not None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LaneState:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
-        if self._head is None or self._head["draws"] != self._cursor.draws:
-            self._head = self._cursor.state()
-        state = {**self._head, "micro_batches": self._micro_batches}
+        if self._head is None or self._head["draws"] != self._cursor.num_drawn:
+            self._head = cast("LaneState", self._cursor.state())
+        state: LaneState = {**self._head, "micro_batches": self._micro_batches}
         if self.packs is not None and (own := self.packs.state()) is not None:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        if self.draws.queue or self._buckets or self._open or self._packs_wait:
-            state["pending"] = self.draws.written(self.pending)
+        if self.feed.queue or self._buckets or self._open or self._packs_wait:
+            state["pending"] = self.feed.written(self.pending)
         return state
 
     @property
@@ -324,29 +319,29 @@ class Lane:
     def pending(self) -> Pending[Item, Unit]:
         """All that it has drawn and not emitted."""
         held = _NOTHING if self.packs is None else self.packs.held
-        return Pending(self.draws.queue, held.carried, held.packs, self._buckets, self._open)
+        return Pending(self.feed.queue, held.carried, held.packs, self._buckets, self._open)
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: LaneState) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
         waiting = [item.ref for item in drawn.items()]
-        if len(kept := self.draws.let_through(waiting)) < len(waiting):
+        if len(kept := self.feed.let_through(waiting)) < len(waiting):
             drawn = drawn.only({*kept})
         self._cursor.seek(state)
 
-        def unit(parts: list[Drawn]) -> Unit:
+        def unit(members: list[Drawn]) -> Unit:
             """A pack, or, without packing, a single item."""
-            items = [Item(*part) for part in parts]
+            items = [Item(*one) for one in members]
             return items[0] if self.packs is None else Pack(items)
 
-        pending = drawn.map(lambda part: Item(*part), unit)
-        self.draws.resume(pending.queue, state.get("pending", {}).get("base"))
+        pending = drawn.map(lambda one: Item(*one), unit)
+        self.feed.resume(pending.queue, state.get("pending", {}).get("base"))
         self._buckets, self._open = pending.buckets, pending.open
         if self.packs is not None:
             self.packs.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
-        if self.draws.ahead is not None:
-            refs = (part.ref for part in drawn.items())
-            while self.draws.ahead.announce(refs):
+        if self.feed.ahead is not None:
+            refs = (one.ref for one in drawn.items())
+            while self.feed.ahead.announce(refs):
                 pass
 
 
@@ -365,10 +360,10 @@ def _look_of(lane: Lane) -> Callable[[int, int], Sequence[SampleRef]]:
 
 
 def _samples_of(units: Sequence[Unit]) -> Ints:
-    """Source, epoch, index and part of the samples in some units, (samples, 4)."""
+    """Source, epoch, index and output of the samples in some units, (samples, 4)."""
     items = [item for unit in units for item in unit.items]
     flat = [*itertools.chain.from_iterable(item.ref for item in items)]
-    flat[3::4] = [item.part for item in items]
+    flat[3::4] = [item.output for item in items]
     return np.array(flat, dtype=np.int64).reshape(-1, 4)
 
 

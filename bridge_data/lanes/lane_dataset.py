@@ -32,8 +32,8 @@ from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.cursor import BlendRule
-from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra, begun, resharded_extras
-from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
+from bridge_data.order.extras import LaneExtras, begun, extras_of, resharded_extras
+from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
 from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
@@ -64,7 +64,7 @@ class LaneDataset:
         self,
         plan: Plan,
         *,
-        shuffle: Shuffle | None,
+        shuffle: ShuffleSettings | None,
         batching: Batching,
         task_encoder: TaskEncoder[Any, Any, Any, Any],
         worker_config: WorkerConfig,
@@ -104,11 +104,9 @@ class LaneDataset:
         """Opens the pack sources of the lanes, if samples are packed."""
         self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
-        self.extras: tuple[StateExtra, ...] = ()
+        asked = {name: needed_by for source in plan.sources for name, needed_by in source.asks_for.items()}
+        self.extras = extras_of(asked, plan.sources, self.order.source_ids)
         """What features do in the lanes, and keep in the states."""
-        if any(source.withheld for source in plan.sources):
-            kind = EXTRAS.get("withheld", needed_by="a data set with samples that may not be read")
-            self.extras = (kind.of_data(plan.sources, self.order.source_ids),)
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -136,7 +134,9 @@ class LaneDataset:
             return first
         if first.num_lanes != last.num_lanes:
             return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
-        kept = {lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]}
+        kept: dict[int, LaneState] = {
+            lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]
+        }
         lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
         return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
 
@@ -220,7 +220,7 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ, if packs follow the draws of lanes;
+        Without `strict`, weights, added data sets and the batch size may differ, if packs keep the order of lanes;
         differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is resharded; that needs a state with all lanes. A state saved at the end of a
@@ -230,7 +230,7 @@ class LaneDataset:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = parse_state(data)
-        if strict or not self.pack_sources.follows_draws:
+        if strict or not self.pack_sources.keeps_order:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
@@ -325,7 +325,8 @@ class LaneDataset:
             self.order.cursor(lane, state),
             work or self.work(watch=watch),
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
-            position=(lane, state.num_lanes),
+            number=lane,
+            num_lanes=state.num_lanes,
             sources=[*zip(self.order.source_labels, self.order.sizes, strict=True)],
             state=own if has_started(own) else None,
             ahead=ahead,
@@ -339,7 +340,7 @@ class LaneDataset:
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
         if not self._packs:
             return None
-        return lambda draws: self.pack_sources.open(self, draws, lane, state)
+        return lambda feed: self.pack_sources.open(self, feed, lane, state)
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
@@ -347,7 +348,7 @@ class LaneDataset:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
         cuts: list[Cut | None]
-        if not self.pack_sources.follows_draws:
+        if not self.pack_sources.keeps_order:
             cuts = [None] * len(self.plan.sources)
         elif self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
@@ -416,16 +417,15 @@ class LaneDataset:
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
         order = self.order
-        hooks = Hooks(self._hooks, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        found: EncoderHooks | None = self.__dict__.get("_hooks")
+        if found is None or not found.are_of(self.task_encoder):
+            found = self._hooks = EncoderHooks(self.task_encoder)
+        hooks = Hooks(found, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(
             self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
         )
-
-    @functools.cached_property
-    def _hooks(self) -> EncoderHooks:
-        return EncoderHooks(self.task_encoder)
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

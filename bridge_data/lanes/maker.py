@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from bridge_data.counts import COUNTS, NONE_SLOWEST
 from bridge_data.data import RawSample
 from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.produced import NONE_SLOWEST
-from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.cursor import SampleIds
 from bridge_data.order.extras import LaneExtras
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.samples.arena import no_arena
 from bridge_data.task import Hooks, Packing, SourceCook
@@ -38,17 +37,17 @@ Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
 
 
-class Parts(list[tuple[int, Any]]):
-    """The parts of a sample, each with its number; none if it is skipped."""
+class Outputs(list[tuple[int, Any]]):
+    """The outputs of a sample, each with its number; none if it is skipped."""
 
 
 Made: TypeAlias = Any
-"""What is made of a reference: the sample, if it is one, numbered 0; else its `Parts`."""
+"""What is made of a reference: the sample, if it is one, numbered 0; else its `Outputs`."""
 
 
-def parts_of(made: Made) -> Sequence[tuple[int, Any]]:
-    """The parts of a sample, each with its number."""
-    return made if made.__class__ is Parts else ((0, made),)
+def outputs_of(made: Made) -> Sequence[tuple[int, Any]]:
+    """The outputs of a sample, each with its number."""
+    return made if made.__class__ is Outputs else ((0, made),)
 
 
 class Maker(Protocol):
@@ -150,7 +149,7 @@ class EncodingMaker:
         return [*self.stages, self._limit]
 
     @property
-    def draws(self) -> bool:
+    def is_seeded(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
         selection = self.hooks.functions["select_samples_to_pack"]
         truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None
@@ -164,10 +163,10 @@ class EncodingMaker:
         return changed
 
     def _held(self, refs: Sequence[SampleRef]) -> list[Any] | None:
-        """The only part of each reference, if plain and in memory, else None; None if it is of none. All are made in
+        """The only output of each reference, if plain and in memory, else None; None if it is of none. All are made in
         one loop."""
-        sources, epochs, indices, parts = zip(*refs, strict=True)
-        if max(parts) > 0:
+        sources, epochs, indices, outputs = zip(*refs, strict=True)
+        if max(outputs) > 0:
             return None
         source, source_ids = sources[0], self.ids.source_ids
         if sources.count(source) == len(sources):
@@ -188,7 +187,7 @@ class EncodingMaker:
         hooks, watch, ids = self.hooks, self.watch, self.ids
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for ref, sample in zip(refs, held, strict=True):
-            if sample is None and ref.part <= 0:
+            if sample is None and ref.output <= 0:
                 indices[ref.source].append(ref.index)
         left = {source: iter(numbers) for source, numbers in indices.items()}
         streams = {source: self._readers[source].stream(numbers) for source, numbers in left.items()}
@@ -198,8 +197,8 @@ class EncodingMaker:
                     hooks.succeed("decode")
                 yield sample
                 continue
-            source, epoch, index, part = ref
-            stream = streams[source] if part <= 0 else None
+            source, epoch, index, output = ref
+            stream = streams[source] if output <= 0 else None
             if stream is None:
                 yield self._one(ref)
                 continue
@@ -221,15 +220,15 @@ class EncodingMaker:
         """What is made of one reference."""
         if self.watch is not None:
             self.watch(ref)
-        parts = self._decoded(ref)
+        outputs = self._decoded(ref)
         if self._stages:
             for stage, hook in self._stages:
-                parts = self._mapped(stage, hook, parts, ref)
-            for number, sample in enumerate(parts):
+                outputs = self._mapped(stage, hook, outputs, ref)
+            for number, sample in enumerate(outputs):
                 mark(sample, self.ids.restore_key(ref, number), add=True)
-        if len(parts) == 1 and ref.part <= 0:
-            return parts[0]
-        return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
+        if len(outputs) == 1 and ref.output <= 0:
+            return outputs[0]
+        return Outputs(numbered for numbered in enumerate(outputs) if ref.output in (ALL_OUTPUTS, numbered[0]))
 
     def _decoded(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
@@ -250,8 +249,8 @@ class EncodingMaker:
     def _cooked(self, sample: dict[str, Any], ref: SampleRef) -> list[Any]:
         sample["__restore_key__"] = self.ids.restore_key(ref, 0)
         cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self.ids.random_key(ref, 0))
-        for number, part in enumerate(cooked):
-            mark(part, self.ids.restore_key(ref, number), add=True)
+        for number, output in enumerate(cooked):
+            mark(output, self.ids.restore_key(ref, number), add=True)
         return cooked
 
     def _mapped(self, stage: str, hook: Callable[[Any], Any], samples: list[Any], ref: SampleRef) -> list[Any]:
@@ -276,8 +275,8 @@ class EncodingMaker:
         *counts, store_ns = (now - then for now, then in zip(COUNTS.saved(), before, strict=True))
         new = dict(hooks.skipped - skipped)
         took_ns = time.perf_counter_ns() - began_ns - store_ns
-        parts = list(parts_of(made))
-        return Outcome(parts, new, hooks.last_skip, tuple(counts), took_ns, hooks.is_positional, found_generator)
+        outputs = list(outputs_of(made))
+        return Outcome(outputs, new, hooks.last_skip, tuple(counts), took_ns, hooks.is_positional, found_generator)
 
     def adopted(self, ref: SampleRef, outcome: "Outcome") -> Made:
         """What another has made of a sample, after counting it as if it had been made here."""
@@ -287,14 +286,14 @@ class EncodingMaker:
         if outcome.skipped:
             hooks.last_skip = outcome.last_skip
         if hooks.failures:
-            last = None if outcome.parts else outcome.last_skip[0]
+            last = None if outcome.outputs else outcome.last_skip[0]
             for stage in ("decode", "cook_crude_sample", *self.stages):
                 hooks.succeed(stage)
                 if stage == last:
                     break
         COUNTS.add(outcome.counts)
         self._readers[ref.source].release(ref.index)
-        for number, sample in outcome.parts:
+        for number, sample in outcome.outputs:
             mark(sample, self.ids.restore_key(ref, number), add=True)
         return outcome.made
 
@@ -302,12 +301,12 @@ class EncodingMaker:
 class Outcome(NamedTuple):
     """What the work on one sample made, and what is counted for it, in whichever process it ran."""
 
-    parts: list[tuple[int, Any]]
+    outputs: list[tuple[int, Any]]
     skipped: dict[str, int]
     """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
     last_skip: tuple[str, str]
     counts: tuple[int, ...]
-    """As `ProcessCounts.saved`, without the time."""
+    """As `Counters.saved`, without the time."""
     took_ns: int
     is_positional: bool = False
     """Whether a hook has asked where in the job it runs: see `HookContext`."""
@@ -317,8 +316,8 @@ class Outcome(NamedTuple):
 
     @property
     def made(self) -> Made:
-        """The sample, or its parts."""
-        return self.parts[0][1] if len(self.parts) == 1 and not self.parts[0][0] else Parts(self.parts)
+        """The sample, or its outputs."""
+        return self.outputs[0][1] if len(self.outputs) == 1 and not self.outputs[0][0] else Outputs(self.outputs)
 
 
 class SampleTimes:
@@ -345,7 +344,7 @@ class SampleTimes:
         return loading
 
     def take_slowest(self) -> tuple[int, int, int, int]:
-        """`Counts.slowest` since the last call."""
+        """`BatchCounts.slowest` since the last call."""
         if self._slowest is None:
             return NONE_SLOWEST
         (source, epoch, index, _), self._slowest = self._slowest, None
@@ -385,8 +384,8 @@ class Upcoming:
         return [*self._whole(self._look(most, most))]
 
     def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
-        """Without parts of samples, which are left after a reshard: only its own lane makes a part."""
-        whole = [ref for ref in found if ref.part == ALL_PARTS]
+        """Without outputs of samples, which are left after a reshard: only its own lane makes one."""
+        whole = [ref for ref in found if ref.output == ALL_OUTPUTS]
         return whole if self._extras is None else self._extras.filter(whole)
 
 
@@ -419,9 +418,9 @@ class LaneView:
         return self.maker.watch
 
     def may_come_from_others(self, ref: SampleRef) -> bool:
-        """Whether it is worth asking others for a sample, and allowed: not for a part of one, and not while an observer
+        """Whether it is worth asking others for a sample, and allowed: not for one output of it, nor while an observer
         is to see all work."""
-        return ref.part == ALL_PARTS and self.maker.hooks.observer is None and not self.maker.is_quick(ref)
+        return ref.output == ALL_OUTPUTS and self.maker.hooks.observer is None and not self.maker.is_quick(ref)
 
 
 MakerWrapper: TypeAlias = Callable[[Maker, LaneView], Maker]
@@ -434,7 +433,7 @@ process that runs it. What it counts in `COUNTS.others` comes to the trainer, as
 
         def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
             for ref, made in zip(refs, self.inner.make(refs), strict=True):
-                COUNTS.others[f"samples of source {ref.source}"] += len(parts_of(made))
+                COUNTS.others[f"samples of source {ref.source}"] += len(outputs_of(made))
                 yield made
 
     dataset = dataset.changed(wrappers=(*dataset.wrappers, Counting))

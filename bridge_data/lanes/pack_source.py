@@ -5,22 +5,22 @@ is the usual one: it draws samples into a buffer, of which the task encoder choo
 each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=PairsOfLanes())`.
 
     class Pairs:                                           # every two samples that come one after the other
-        def __init__(self, draws):
-            self.draws, self.held = draws, Held()
+        def __init__(self, feed):
+            self.feed, self.held = feed, Held()
         def next(self):
-            return [self.draws.next(), self.draws.next()]
+            return [self.feed.next(), self.feed.next()]
         def pack(self, items):
-            return self.draws.pack(items)
+            return self.feed.pack(items)
         def state(self):
             return None
         def seek(self, state, held):
             self.held = held
         def upcoming(self, num_packs, most):
-            return self.draws.upcoming(2 * num_packs, most)
+            return self.feed.upcoming(2 * num_packs, most)
 
     class PairsOfLanes(PackSources):
-        def open(self, dataset, draws, lane, state):
-            return Pairs(draws)
+        def open(self, dataset, feed, lane, state):
+            return Pairs(feed)
 
 A lane saves what its source holds as references, and what the source says itself as it is. So a lane that is restored
 goes on as if it had not been interrupted, if what a source does next follows from these two and the draws. When lanes
@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.assembly import Batching, Draws, Item, Pack
+from bridge_data.lanes.assembly import Batching, Item, Pack, SampleFeed
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -102,7 +102,7 @@ class PackSources:
     It is picklable, and is not changed by a run.
     """
 
-    follows_draws: ClassVar[bool] = True
+    keeps_order: ClassVar[bool] = True
     """Whether the samples of a lane are read in the order of its cursor, so that neighbours may be read together."""
     limit: ClassVar[Limit] = "admitted"
     """What a `Packing` of the encoder does to each sample before it is packed: the name of its method."""
@@ -123,11 +123,11 @@ class PackSources:
         """What must be equal, beside the order and the sizes, for a state to mean the same packs."""
         return {}
 
-    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> PackSource:
+    def open(self, dataset: PackedData, feed: SampleFeed, lane: int, state: LoaderState) -> PackSource:
         """The pack source of a lane of the job, which is then set to its position in `state`."""
         size = dataset.batching.packing_buffer_size
         assert size is not None
-        return OnlinePacker(draws, size)
+        return OnlinePacker(feed, size)
 
     def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
         """Whether these lanes of finite data have nothing left in `state`, as far as is known without reading."""
@@ -148,8 +148,8 @@ class PackSources:
 class OnlinePacker:
     """Packs that the task encoder chooses from a buffer of `size` samples."""
 
-    def __init__(self, draws: Draws, size: int) -> None:
-        self._draws, self._size, self.held = draws, size, Held()
+    def __init__(self, feed: SampleFeed, size: int) -> None:
+        self._feed, self._size, self.held = feed, size, Held()
 
     def next(self) -> list[Item]:
         """The members of the next pack."""
@@ -159,7 +159,7 @@ class OnlinePacker:
 
     def pack(self, items: list[Item]) -> Pack | None:
         """The pack of these members."""
-        return self._draws.pack(items)
+        return self._feed.pack(items)
 
     def state(self) -> None:
         """Nothing: it continues from what it holds."""
@@ -170,19 +170,19 @@ class OnlinePacker:
 
     def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
         """Samples of the next buffer, if that is needed for so many packs."""
-        return self._draws.upcoming(self._size, most) if num_packs > len(self.held.packs) else []
+        return self._feed.upcoming(self._size, most) if num_packs > len(self.held.packs) else []
 
     def _fill(self) -> None:
         """Fill the buffer, first with what the last one left over, and choose packs from it."""
-        draws, work, held = self._draws, self._draws.work, self.held
-        draws.count_from_here()
-        buffer = [item for item in held.carried if draws.read(item)]
+        feed, work, held = self._feed, self._feed.work, self.held
+        feed.count_from_here()
+        buffer = [item for item in held.carried if feed.read(item)]
         held.carried = []
         at_end = False
         try:
             while len(buffer) < self._size:
-                item = draws.next(self._size - len(buffer))
-                if draws.read(item):
+                item = feed.next(self._size - len(buffer))
+                if feed.read(item):
                     buffer.append(item)
         except StopIteration:
             at_end = True
@@ -199,6 +199,6 @@ class OnlinePacker:
             packs, held.carried = [[item] for item in held.carried], []
         held.packs.extend(packs)
         if packs:
-            draws.survivals.kept[_BUFFERS] += 1
+            feed.survivals.kept[_BUFFERS] += 1
         else:
-            draws.count_skip(_BUFFERS)
+            feed.count_skip(_BUFFERS)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.data import ByteRange, Records
 from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.data.tar_files import GZIP_SUFFIXES
+from bridge_data.data.tar_files import is_gzip
 from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
 from bridge_data.order import Cursor, Geometry, SampleRef
@@ -91,15 +91,15 @@ class ReadAhead:
         """Announce what is due when the next `count` samples of `cursor`, the lane's own, are about to be taken."""
         if self._begin is None:
             self._scout = cursor.copy()
-            self._begin = self._next_look = cursor.draws
-        last_draw = cursor.draws + count - 1
+            self._begin = self._next_look = cursor.num_drawn
+        last_draw = cursor.num_drawn + count - 1
         self._lead = min(LEAD, last_draw + 1 - self._begin)
-        while self._announced and self._announced[0].draw < cursor.draws:
+        while self._announced and self._announced[0].draw < cursor.num_drawn:
             num_bytes = self._announced.popleft().num_bytes
             self._announced_bytes -= num_bytes
             self._known_bytes -= num_bytes
         while self._wants_to_look(last_draw):
-            self._look(cursor.draws)
+            self._look(cursor.num_drawn)
         if self._num_seen:
             self._credit = min(float(BURST_BYTES), self._credit + PACE * count * self._cost / self._num_seen)
         while self._waiting and self._is_due(self._waiting[0], last_draw):
@@ -110,7 +110,7 @@ class ReadAhead:
             storage.prefetch(request.ranges)
 
     def _wants_to_look(self, last_draw: int) -> bool:
-        num_ahead = self._scout.draws - last_draw - 1
+        num_ahead = self._scout.num_drawn - last_draw - 1
         if self._is_ended or num_ahead < 0:
             return not self._is_ended
         if self._known_bytes >= self._max_bytes:
@@ -119,7 +119,7 @@ class ReadAhead:
 
     def _look(self, draw: int) -> None:
         """Find the requests of the next lot; the lane is about to take `draw`."""
-        begin = self._scout.draws
+        begin = self._scout.num_drawn
         lot = self._lot(self._upcoming(), LOT_SAMPLES if self._lead == LEAD else 2 * self._lead)
         self._is_ended = not lot
         self._next_look = max(draw, self._next_look) + max(1, len(lot) // 4)  # gets ahead soon, but gradually
@@ -251,9 +251,7 @@ def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
 
 def _gains(records: Records, sample_bytes: float) -> bool:
     """Whether reading neighbours together costs less than reading each."""
-    is_on_disk = not storage.is_remote(records.root) and not any(
-        name.endswith(GZIP_SUFFIXES) for name, _ in records.shards
-    )
+    is_on_disk = not storage.is_remote(records.root) and not any(is_gzip(name) for name, _ in records.shards)
     return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
 
 

@@ -5,9 +5,9 @@ sample, pack or batch: bit-identical if data and hooks are unchanged, since rand
 
 A key says what the sample, pack or batch was made of:
 
-    sample  (source, epoch, index, part)                part: which of several that a generator made of it
+    sample  (source, epoch, index, output)              output: which of several that a generator made of it
     pack    ("pack", key of a sample, ...)
-    batch   ("batch", number, part, key of a sample or pack, ...)
+    batch   ("batch", number, output, key of a sample or pack, ...)
 
 The number of a batch is its index among the micro-batches of the job, for hooks that ask for it.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.assembly import BATCH, PACK, Assembly, Item, Unit
-from bridge_data.lanes.maker import parts_of
+from bridge_data.lanes.maker import outputs_of
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 class SampleKey(NamedTuple):
-    """A part of a sample: id of its source, epoch, index in the source, number of the part."""
+    """An output of a sample: id of its source, epoch, index in the source, number of the output."""
 
     source: str
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which no one uses on a key
-    part: int
+    output: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def _unit(unit: Any, key: Any) -> UnitKey:
 
 def _sample(sample: Any, key: Any) -> SampleKey:
     match sample:
-        case [str(source), int(epoch), int(index), int(part)] if min(epoch, index, part) >= 0:
-            return SampleKey(source, epoch, index, part)
+        case [str(source), int(epoch), int(index), int(output)] if min(epoch, index, output) >= 0:
+            return SampleKey(source, epoch, index, output)
     text = repr(key)
     raise ConfigError(
         f"{text if len(text) < 200 else text[:200] + '...'} is not a restore key"
         f"{'' if sample is key else f', because of {sample!r} in it'}: expected the __restore_key__ of a sample "
-        "(source, epoch, index, part), of a pack ('pack', key, ...) or of a batch ('batch', number, part, key, ...)"
+        "(source, epoch, index, output), of a pack ('pack', key, ...) or of a batch ('batch', number, output, key, ...)"
     )
 
 
@@ -79,8 +79,8 @@ class Restorer:
         """
         with self._work.hooks:
             match key:
-                case [str(tag), int(number), int(part), *units] if tag == BATCH and units:
-                    return self._batch(number, part, [_unit(unit, key) for unit in units])
+                case [str(tag), int(number), int(output), *units] if tag == BATCH and units:
+                    return self._batch(number, output, [_unit(unit, key) for unit in units])
             unit = _unit(key, key)
             if unit.is_pack:
                 return self._unit(unit).sample
@@ -88,7 +88,7 @@ class Restorer:
             made = self._work.members(item) if self._work.packs else [item.sample]
             return self._made(made[0] if made else None, unit)
 
-    def _batch(self, number: int, part: int, keys: Sequence[UnitKey]) -> Any:
+    def _batch(self, number: int, output: int, keys: Sequence[UnitKey]) -> Any:
         for unit in keys:
             if unit.is_pack != self._work.packs:
                 raise ConfigError(
@@ -102,9 +102,9 @@ class Restorer:
         units = [self._unit(key) for key in keys]
         hooks.batch_index = number
         batches = self._work.batch(units, self._work.keys_of(units), collate=True)
-        if part >= len(batches):
-            raise self._left_out(f"part {part} of the batch of", keys[0])
-        return batches[part]
+        if output >= len(batches):
+            raise self._left_out(f"output {output} of the batch of", keys[0])
+        return batches[output]
 
     def _unit(self, key: UnitKey) -> Unit:
         items = [self._item(member) for member in key.members]
@@ -129,12 +129,12 @@ class Restorer:
             raise ConfigError(
                 f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
             )
-        ref = SampleRef(number, key.epoch, key.index, key.part)
+        ref = SampleRef(number, key.epoch, key.index, key.output)
         for _, extra in () if self._extras is None else self._extras.left_out([ref]):
             raise SampleError(f"the sample {tuple(key)} is left out by this run ({extra.skips_as}): it is not restored")
-        (parts,) = self._work.maker.make((ref,))
-        made = dict(parts_of(parts)).get(key.part)
-        return Item(OLD, ref, key.part, self._made(made, UnitKey((key,), False)))
+        (outputs,) = self._work.maker.make((ref,))
+        made = dict(outputs_of(outputs)).get(key.output)
+        return Item(OLD, ref, key.output, self._made(made, UnitKey((key,), False)))
 
     def _made(self, made: T | None, key: UnitKey) -> T:
         if made is None:

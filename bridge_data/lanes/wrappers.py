@@ -18,7 +18,7 @@ from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import check_flag, check_integer, check_number
-from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan import Plan
 from bridge_data.running_hook import active_hook
 from bridge_data.task import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder, hook_of, is_overridden
@@ -36,7 +36,7 @@ _MAX_DENOMINATOR = 10**6
 def samples_of(plan: Plan, worker_config: WorkerConfig | None = None) -> LaneDataset:
     """The single samples of a plan: in the order of the data, or endlessly shuffled if it is for training; by the
     worker config of the plan, else by the one given, else in this process."""
-    shuffle = None if plan.weights is None else Shuffle(shuffle_buffer_size=None, max_samples_per_sequence=None)
+    shuffle = None if plan.weights is None else ShuffleSettings(shuffle_buffer_size=None, max_samples_per_sequence=None)
     return LaneDataset(
         plan,
         shuffle=shuffle,
@@ -249,12 +249,12 @@ def _chained_parts(hook: str, first: Callable[[Any], Any], then: Callable[[Any],
     return made if hasattr(made, "__next__") else iter((made,))
 
 
-def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
+def _of_each(hook: str, outputs: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
     skips, has_any = [], False
-    for part in parts:
+    for output in outputs:
         try:
-            made = then(part)
-        except SkipSample as skip:  # of this part alone
+            made = then(output)
+        except SkipSample as skip:  # of this output alone
             skips.append(skip)
             continue
         has_any = True

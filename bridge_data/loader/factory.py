@@ -11,7 +11,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.wrappers import samples_of
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.options import takes_options
-from bridge_data.order.extras import EXTRAS
+from bridge_data.order.extras import extras_of
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig, Memo
@@ -103,11 +103,11 @@ def open_loader(
 
 def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
     """`dataset` with the extras that the options ask for."""
-    if not config.ledger_path or any(extra.name == "ledger" for extra in dataset.extras):
+    asked = {name: f"{option}=..." for name, option in config.asks_for.items()}
+    if not asked:
         return dataset
-    ledger = EXTRAS.get("ledger", needed_by="ledger_path=...")
-    made = ledger.of_data(dataset.plan.sources, dataset.source_ids)
-    return dataset.changed(extras=(*dataset.extras, made))
+    extras = extras_of(asked, dataset.plan.sources, dataset.source_ids, dataset.extras)
+    return dataset if len(extras) == len(dataset.extras) else dataset.changed(extras=extras)
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

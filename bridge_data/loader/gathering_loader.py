@@ -54,9 +54,9 @@ class GatheringLoader(SavableDataLoader):
         self._is_strict = True
         self._refused: StateError | None = None
 
-    def _prepare_step(self) -> None:
+    def _before_take(self) -> None:
         self._settle()
-        super()._prepare_step()
+        super()._before_take()
 
     def save_state_rank(self) -> dict[str, Any]:
         """The state of the whole job on rank 0, on the others that of their own lanes. All ranks must call it.

@@ -22,9 +22,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, sums_of
+from bridge_data.lanes.produced import Produced
 from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
@@ -32,7 +33,7 @@ from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, epochs_of, of_all_ranks, resident_bytes
 from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.order import SampleRef
-from bridge_data.order.extras import RECORDERS, Recorder
+from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
@@ -81,8 +82,11 @@ class SavableDataLoader:
         WorkerError: if workers cannot be started as asked.
     """
 
-    is_within_step = is_idle = False
-    """Each batch comes with the state after it."""
+    is_within_step = False
+    """Whether the last batch came with the state before it, as the rest of its training step is still to come: no, each
+    comes with the state after it."""
+    is_idle = False
+    """Whether this rank gets no batches: each rank of its own lanes does."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset
@@ -93,13 +97,10 @@ class SavableDataLoader:
         opener = functools.partial(open_pool, dataset, self.config)
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, opener)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
-        self._recorders: dict[str, Recorder] = {}
+        self._recorders = dict(self._opened_recorders())
         """By the name of the feature, what follows the batches that are handed out."""
-        if self.config.ledger_path:
-            opened = RECORDERS.get("ledger", needed_by="ledger_path=...")
-            self._recorders["ledger"] = opened(self.config.ledger_path, dataset.worker_config)
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched: Produced[Any] | None = None
         self._position: Position
         self._go_to(dataset.new_state())
@@ -210,9 +211,9 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         is_ready = self._pool.wait_ready(timeout_s)
-        self._is_in_step = is_in_step
+        self._pool_follows = follows
         return is_ready
 
     def close(self) -> None:
@@ -228,51 +229,59 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prepare_step(self) -> None:
+    def _opened_recorders(self) -> Iterator[tuple[str, Recorder]]:
+        options = self.config.asks_for
+        for extra in self.dataset.extras:
+            asked = getattr(self.config, options[extra.name]) if extra.name in options else None
+            if (recorder := extra.recorder(asked, self.dataset.worker_config)) is not None:
+                yield extra.name, recorder
+
+    def _before_take(self) -> None:
         """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note. They
-    # are those of the position while `_is_in_step`. That is unset during each change of either: if one is interrupted,
-    # at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes twice.
+    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note.
+    # While `_pool_follows`, they go on from the position. That is unset during each change of either: if one is
+    # interrupted, at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes
+    # twice.
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         position = self._position
         while self._fetched is None and (lane := position.turn()) is not None:
-            if not self._is_in_step:
+            if not self._pool_follows:
                 lanes = position.lanes()
                 for recorder in self._recorders.values():
                     recorder.begin(position.state)
                 self._pool.begin(lanes, position.state)
-                self._is_in_step = True
+                self._pool_follows = True
                 continue
-            self._is_in_step = False
+            self._pool_follows = False
             item = self._pool.take(lane)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 position.end_lane()
             elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
-                self.meter.count_skips({SKIPPED: item.counts[0]})
+                self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
                 position.discard(item.state)
             else:
                 self._fetched = item
-            self._is_in_step = True
+            self._pool_follows = True
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        is_in_step, self._is_in_step = self._is_in_step, False
+        follows, self._pool_follows = self._pool_follows, False
         self._fetched = None
         for name, recorder in self._recorders.items():
             recorder.note(self._position.index, item.notes.get(name))
         self._position.advance(item.state)
-        self.meter.note(item.counts)
-        self._is_in_step = is_in_step
+        self.meter.note(item.counts, item.ready_batches, item.ready_slots)
+        self._pool_follows = follows
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -283,7 +292,7 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._is_in_step = False
+        self._pool_follows = False
         self._fetched = None
         if self.even_ends is not None:
             self.even_ends.begin(state)
@@ -301,12 +310,13 @@ class Meter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.batches = 0
-        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self._counted: tuple[CountValues, list[CountValues]] = NO_COUNTS, []  # summed up, and since
+        self._ready_batches = self._ready_slots = 0
         self.skipped: dict[str, int] = {}
         """Samples skipped, by stage."""
         self.num_truncated = self.num_failed = 0
         self.elapsed_s = self.wait_s = 0.0
-        self._slowest_key = NO_COUNTS.slowest, ""  # the slowest sample whose key was read last, and its key
+        self._slowest_key = NONE_SLOWEST, ""  # the slowest sample whose key was read last, and its key
 
     def count_skips(self, skipped: Mapping[str, int]) -> None:
         """Count what a lane has skipped since its last batch."""
@@ -318,26 +328,27 @@ class Meter:
             else:
                 self.skipped[stage] = self.skipped.get(stage, 0) + count
 
-    def note(self, counts: CountValues) -> None:
-        """Count a batch that was handed out."""
+    def note(self, counts: CountValues, ready_batches: int, ready_slots: int) -> None:
+        """Count a batch that was handed out; the numbers are those of its `Produced`."""
         self.batches += 1
+        self._ready_batches += ready_batches
+        self._ready_slots += ready_slots
         _, counted = self._counted
         counted.append(counts)
         if len(counted) == _MAX_COUNTED:  # summing many together costs little
-            self._counted = self.counts, []
+            self._counted = self._sums(), []
 
-    @property
-    def counts(self) -> Counts:
+    def _sums(self) -> CountValues:
         """The sums over all batches noted. Any thread may call it."""
         before, counted = self._counted
-        return sums_of([before, *counted])
+        return summed([before, *counted])
 
     def measured(
         self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
     ) -> LoaderMetrics:
         """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
         replaced."""
-        counts = self.counts._asdict()
+        counts = dataclasses.asdict(BatchCounts(*self._sums()))
         return LoaderMetrics(
             elapsed_s=self.elapsed_s,
             wait_s=self.wait_s,
@@ -349,6 +360,8 @@ class Meter:
             failed=self.num_failed,
             truncated=self.num_truncated,
             worker_restarts=num_restarts,
+            ready_batches=self._ready_batches,
+            ready_slots=self._ready_slots,
             epochs=epochs_of(state, dataset),
             trainer_bytes=resident_bytes(os.getpid()),
             workers_bytes=sum(map(resident_bytes, workers)),
@@ -427,7 +440,7 @@ class Iteration(Timed[Any]):
         if self._stage is _Stage.OVER:
             raise StopIteration
         loader = self._loader
-        loader._prepare_step()
+        loader._before_take()
         batch = self._first() if self._stage is _Stage.BEFORE else self._take_in_pass()
         if batch is _NONE_LEFT:
             self._stage = _Stage.OVER
@@ -553,21 +566,9 @@ class Position:
 
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        self.is_within_pass, before, lane = True, self.state, self._schedule.lane
+        self.is_within_pass = True
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
-        # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
-        self.state = LoaderState(
-            fingerprint=before.fingerprint,
-            generations=before.generations,
-            micro_batch_index=self.next_index(),
-            lanes={**before.lanes, lane: state},
-            drawn_before=before.drawn_before,
-            epoch_batches=self._next_epoch_batches(),
-            extras=before.extras,
-            repetition=before.repetition,
-            skips=before.skips,
-            resharded=before.resharded,
-        )
+        self.state = self.state.after_turn(self._schedule.lane, state, self.next_index(), self._next_epoch_batches())
         self._schedule.advance()
 
     def next_index(self) -> int:

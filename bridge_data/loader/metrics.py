@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge_data.lanes.produced import added
+from bridge_data.counts import added
 from bridge_data.later import torch
 from bridge_data.order import BEGINNING
 from bridge_data.order.cursor import entry_size
@@ -61,7 +61,7 @@ class LoaderMetrics:
     """Seconds of these that the trainer waited for batches."""
     batches: int = 0
     samples: int = 0
-    """Samples in the batches; of a generator, each part counts."""
+    """Samples in the batches; of a generator, each output counts."""
     tokens: int = 0
     """Tokens in the batches, without padding; 0 if they have neither `tokens` nor `input_ids`."""
     token_slots: int = 0
@@ -70,12 +70,12 @@ class LoaderMetrics:
     """Images decoded."""
     bytes_read: int = 0
     """Bytes read of shards and auxiliary files, as stored."""
+    retries: int = 0
+    """Reads retried after a transient fault."""
     damaged_images: int = 0
     """JPEGs whose content is damaged: their decoder has guessed the rest of the pixels."""
     first_frames: int = 0
     """Images of several frames or pages of which only the first was taken."""
-    retries: int = 0
-    """Reads retried after a transient fault."""
     others: Mapping[str, int] = dataclasses.field(default_factory=collections.Counter)
     """What plug-ins count, by their names: 0 for any other name."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -166,12 +166,12 @@ RATES = (
 """The properties that are rates and shares."""
 _MEMORY = ("trainer_bytes", "workers_bytes")
 _TIMES = ("elapsed_s", "wait_s")
-_COUNTS = (
-    *_TIMES,
-    *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
-    *("damaged_images", "first_frames"),
-    *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
+_COUNTS = tuple(
+    field.name
+    for field in dataclasses.fields(LoaderMetrics)
+    if field.type in ("int", "float") and field.name not in ("num_ranks", *_MEMORY)
 )
+"""Fields that are counted from the start: an interval has the difference of two."""
 
 
 def of_all_ranks(own: LoaderMetrics, config: WorkerConfig) -> LoaderMetrics:

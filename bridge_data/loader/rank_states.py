@@ -153,18 +153,20 @@ def distribute_state_if_any(state: LoaderState | dict[str, Any] | None, config: 
     """As `distribute_state`, but None if no rank has a state."""
     if config.world_size == 1 or not is_distributed():
         return None if state is None else parse_state(state)
-    row, given = _look_at(state, config)
-    rows: list[Any] = [None] * config.world_size
-    torch.distributed.all_gather_object(rows, row, group=config.data_parallel_group)
-    _check(rows)
-    if not any(row.num_lanes for row in rows):
+    summary, given = _look_at(state, config)
+    summaries: list[Any] = [None] * config.world_size
+    torch.distributed.all_gather_object(summaries, summary, group=config.data_parallel_group)
+    _check(summaries)
+    if not any(summary.num_lanes for summary in summaries):
         return None
-    num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
-    source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
+    num_lanes = next(summary.num_lanes for summary in summaries if summary.num_lanes)
+    source = next((rank for rank, summary in enumerate(summaries) if summary.is_whole), None)
     is_resharded = num_lanes_after(config, num_lanes) != num_lanes
     # Only with all lanes is it known whether finite data is at its end, from where the next pass begins.
-    takes_all = is_resharded or (source is not None and any(row.is_finite for row in rows))
-    lacking = [rank for rank, row in enumerate(rows) if not (row.is_whole if takes_all else row.has_own)]
+    takes_all = is_resharded or (source is not None and any(summary.is_finite for summary in summaries))
+    lacking = [
+        rank for rank, summary in enumerate(summaries) if not (summary.is_whole if takes_all else summary.has_own)
+    ]
     if not lacking:
         return given
     if source is None:
@@ -194,7 +196,7 @@ def broadcast_state(
     return merge(list(map(parse_state, state))) if isinstance(state, list) else parse_state(state)
 
 
-class _Given(NamedTuple):
+class _RankSummary(NamedTuple):
     """A summary of the state that a rank got: 0 lanes if none, `problem` if it is not valid."""
 
     problem: str = ""
@@ -205,36 +207,39 @@ class _Given(NamedTuple):
     has_own: bool = False
 
 
-def _look_at(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
+def _look_at(
+    state: LoaderState | dict[str, Any] | None, config: WorkerConfig
+) -> tuple[_RankSummary, LoaderState | None]:
     if state is None:
-        return _Given(), None
+        return _RankSummary(), None
     try:
         given = parse_state(state)
     except StateError as error:
-        return _Given(problem=str(error)), None
+        return _RankSummary(problem=str(error)), None
     mine = range(config.rank, given.num_lanes, config.world_size)
-    row = _Given(
+    summary = _RankSummary(
         num_lanes=given.num_lanes,
         micro_batch_index=given.micro_batch_index,
         is_finite=given.is_finite,
         is_whole=given.is_whole,
         has_own=all(lane in given.lanes for lane in mine),
     )
-    return row, given
+    return summary, given
 
 
-def _check(rows: list[_Given]) -> None:
+def _check(summaries: list[_RankSummary]) -> None:
     """Check that all states are valid, and that they are of the same step."""
-    for rank, row in enumerate(rows):
-        if row.problem:
-            raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
-    given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
-    first_rank, first = given[0] if given else (0, rows[0])
-    for rank, row in given:
-        if row.num_lanes != first.num_lanes or (row.micro_batch_index != first.micro_batch_index and not row.is_finite):
+    for rank, summary in enumerate(summaries):
+        if summary.problem:
+            raise StateError(f"the state that data-parallel rank {rank} was given: {summary.problem}")
+    given = [(rank, summary) for rank, summary in enumerate(summaries) if summary.num_lanes]
+    first_rank, first = given[0] if given else (0, summaries[0])
+    for rank, summary in given:
+        is_elsewhere = summary.micro_batch_index != first.micro_batch_index and not summary.is_finite
+        if summary.num_lanes != first.num_lanes or is_elsewhere:
             raise StateError(
                 f"the states that data-parallel ranks {rank} and {first_rank} were given are of different steps: got "
-                f"micro-batch {row.micro_batch_index} of {row.num_lanes} lanes and micro-batch "
+                f"micro-batch {summary.micro_batch_index} of {summary.num_lanes} lanes and micro-batch "
                 f"{first.micro_batch_index} of {first.num_lanes}. Give every rank the state of the same checkpoint"
             )
 

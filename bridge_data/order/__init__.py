@@ -26,13 +26,13 @@ A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, 
 The order may only change together with `state.VERSION`: golden files hold it.
 """
 
-from bridge_data.order.cursor import ALL_PARTS, BEGINNING, Cursor, SampleRef
+from bridge_data.order.cursor import ALL_OUTPUTS, BEGINNING, Cursor, SampleRef
 from bridge_data.order.ordered import OrderedCursor, OrderedRow
 from bridge_data.order.random_draws import Blend, Phase, Schedule
 from bridge_data.order.row import Geometry, Row
 
 __all__ = [
-    "ALL_PARTS",
+    "ALL_OUTPUTS",
     "BEGINNING",
     "Blend",
     "Cursor",

@@ -6,8 +6,8 @@ state is plain integers, a few per source drawn from. A cursor set to it continu
 A `Stream` is a lane's share of one row, in bulk; its position is four integers. An `Inbox` has what a reshard left of
 one source to a lane. An entry of it is a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that
 position of an old lane's stream, skip `skip` samples and take the next `count`. Or it is a list of
-`[epoch, index, part]`: single samples, or parts of them. A `Cursor` takes from the streams of all sources, but first
-from their inboxes.
+`[epoch, index, output]`: single samples, or outputs of them. A `Cursor` takes from the streams of all sources, but
+first from their inboxes.
 
 `Blend` and `Schedule` know the source of a draw from its number. A `SampleBlend`, which `PlanOrder` gets by a
 `BlendRule`, is for weights that count something else than samples: it decides by the samples that come. Each lane asks
@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,28 +30,40 @@ from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Phase, Schedule
 from bridge_data.order.row import Ints, Row, SampleRow, SampleWindow
 
-State = dict[str, Any]
-
 Entry = list[Any]
 """An entry of an inbox."""
+
+
+class CursorState(TypedDict, total=False):
+    """The position of a lane's cursor; empty at the beginning."""
+
+    draws: int
+    """Samples drawn so far, since the last reshard."""
+    cursors: dict[str, Sequence[int]]
+    """By the number of the source, its position in the source's row: see `Stream`."""
+    inbox: dict[str, list[Entry]]
+    """By the number of the source, what a reshard left of it, if anything: see `Inbox`."""
+    blend: Any
+    """Of a blend that looks at samples, its own state: see `LaneBlend`."""
+
 
 BEGINNING = (0, 0, 0, 0)
 """The position before the first sample."""
 
-ALL_PARTS = -1
-"""The part number that means the whole sample."""
+ALL_OUTPUTS = -1
+"""The output number that means the whole sample."""
 
 
 class SampleRef(NamedTuple):
     """A sample: number of its source in the plan, epoch, index in the source.
 
-    `part` is the number of one output of a generator hook, if only that one is meant.
+    `output` is the number of one output of a generator hook, if only that one is meant.
     """
 
     source: int
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
-    part: int = ALL_PARTS
+    output: int = ALL_OUTPUTS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +73,13 @@ class SampleIds:
     source_ids: Sequence[str]
     source_keys: Sequence[int]
 
-    def restore_key(self, ref: SampleRef, part: int) -> tuple[str, int, int, int]:
-        """The `__restore_key__` of a part of a sample."""
-        return self.source_ids[ref.source], ref.epoch, ref.index, part
+    def restore_key(self, ref: SampleRef, output: int) -> tuple[str, int, int, int]:
+        """The `__restore_key__` of an output of a sample."""
+        return self.source_ids[ref.source], ref.epoch, ref.index, output
 
-    def random_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
-        """What random numbers of a part of a sample depend on, beside the seed and the hook."""
-        return self.source_keys[ref.source], ref.epoch, ref.index, part
+    def random_key(self, ref: SampleRef, output: int) -> tuple[int, int, int, int]:
+        """What random numbers of an output of a sample depend on, beside the seed and the hook."""
+        return self.source_keys[ref.source], ref.epoch, ref.index, output
 
 
 _RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
@@ -173,7 +185,7 @@ class Inbox:
         """Samples taken by the last `take`, all of the first entry."""
 
     def take(self, count: int) -> list[tuple[int, int, int]]:
-        """(epoch, index, part) of the next `count` samples or fewer; empty at the end. `ALL_PARTS`: a whole sample.
+        """(epoch, index, output) of the next `count` samples or fewer; empty at the end. `ALL_OUTPUTS`: a whole sample.
 
         Raises:
             StateError: if an entry names samples that do not exist.
@@ -183,13 +195,13 @@ class Inbox:
             return []
         head = self._entries[0]
         if not is_slice(head):
-            parts = [(epoch, index, part) for epoch, index, part in head[:count]]
+            outputs = [(epoch, index, output) for epoch, index, output in head[:count]]
             num_samples = self._rows[-1].num_samples
-            for number, (_, index, _) in enumerate(parts):
+            for number, (_, index, _) in enumerate(outputs):
                 if index >= num_samples:
                     raise self._error(head[number], f"there is no sample {index}, the data has {num_samples}")
-            self._num_taken = len(parts)
-            return parts
+            self._num_taken = len(outputs)
+            return outputs
         end = self._rows[head[0] + 1].starts_at(0)
         if self._stream is None:
             self._stream = self._opened(head, end)
@@ -197,7 +209,7 @@ class Inbox:
         if not indices or (epochs[-1], indices[-1]) >= end:
             raise self._error(self._entries[0], "the lane had fewer samples left than the count says")
         self._num_taken = len(indices)
-        return list(zip(epochs, indices, itertools.repeat(ALL_PARTS)))
+        return list(zip(epochs, indices, itertools.repeat(ALL_OUTPUTS)))
 
     def entries(self, unread: int = 0) -> list[Entry]:
         """The remaining entries, for the state, including the last `unread` samples of the last `take`."""
@@ -252,12 +264,12 @@ class Inbox:
 
 
 def is_slice(entry: Entry) -> bool:
-    """Whether an entry is a slice; if not, it is a list of single parts."""
+    """Whether an entry is a slice; if not, it is a list of single outputs."""
     return not isinstance(entry[0], list)
 
 
 def entry_size(entry: Entry) -> int:
-    """The number of samples (or parts of samples) in an entry."""
+    """The number of samples (or outputs of samples) in an entry."""
     if not entry:
         return 0
     return entry[-1] if is_slice(entry) else len(entry)
@@ -278,7 +290,7 @@ class LaneBlend(Protocol):
         """The source that is drawn next, or that must be `put` first if its samples are not known; None at the end."""
 
     def put(self, source: int, indices: Ints, is_whole: NDArray[np.bool_]) -> None:
-        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are parts of
+        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are outputs of
         samples that were drawn before."""
 
     def draw(self) -> None:
@@ -342,7 +354,7 @@ class Cursor:
         self._num_lanes = self._rows[0].num_lanes
         self._run_size = min(_RUN, max(_SHORTEST_RUN, _RUNS // len(self._rows)))
         self._block: tuple[int, list[int]] = (-1, [])
-        self.draws = 0
+        self.num_drawn = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
         self.seek({})
 
@@ -363,8 +375,8 @@ class Cursor:
                 self._changed.add(0)
                 refs = run[: -1 - count + len(drawn) : -1]
                 del run[-len(refs) :]
-                drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
-                self.draws += len(refs)
+                drawn += zip(range(self.num_drawn, self.num_drawn + len(refs)), refs, strict=True)
+                self.num_drawn += len(refs)
         elif isinstance(self._blend, Blend | Schedule):
             self._take_of_blend(self._blend, count, drawn)
         elif self._lane_blend is not None:
@@ -380,11 +392,11 @@ class Cursor:
             count -= len(self.take(min(count, _AT_ONCE)))
         if not count:
             return
-        state, draws = self.state(), self.draws + count
+        state, draws = self.state(), self.num_drawn + count
         counts: Sequence[int] | Ints = [count]
         if isinstance(self._blend, Blend | Schedule):
-            drawn = functools.partial(self._blend.counts, self.lane, self._num_lanes)
-            counts = drawn(draws) - drawn(self.draws)
+            of_lane = self.lane, self._num_lanes
+            counts = self._blend.counts(*of_lane, draws) - self._blend.counts(*of_lane, self.num_drawn)
         for source, number in enumerate(counts):
             if number:
                 stream = Stream(self._rows[source], self.lane, state["cursors"].get(str(source), BEGINNING))
@@ -393,7 +405,7 @@ class Cursor:
         self.seek(state | {"draws": draws})
 
     def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
-        runs, changed, ended, draw = self._runs, self._changed, self._ended, self.draws
+        runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn
         number, sources = self._block
         while len(drawn) < count and len(ended) < len(self._rows):
             if draw // DRAWS_PER_BLOCK != number:
@@ -408,7 +420,7 @@ class Cursor:
             if run:
                 drawn.append((draw - 1, run.pop()))
                 changed.add(source)
-                self.draws = draw  # draws of ended sources after the last sample are not part of the state
+                self.num_drawn = draw  # draws of ended sources after the last sample are not part of the state
             else:
                 ended.add(source)
 
@@ -416,14 +428,14 @@ class Cursor:
         while len(drawn) < count and (source := blend.first()) is not None:
             run = self._runs[source]
             if run:
-                drawn.append((self.draws, run.pop()))
+                drawn.append((self.num_drawn, run.pop()))
                 self._changed.add(source)
-                self.draws += 1
+                self.num_drawn += 1
                 blend.draw()
             else:
                 ahead = self._next_run(source)[::-1]
-                parts = np.array([ref.part for ref in ahead])
-                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
+                outputs = np.array([ref.output for ref in ahead])
+                blend.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), outputs == ALL_OUTPUTS)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
@@ -436,7 +448,7 @@ class Cursor:
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = stream.take_arrays(self._run_size)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()
-        refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_PARTS))
+        refs = zip(itertools.repeat(source), *columns, itertools.repeat(ALL_OUTPUTS))
         run = self._runs[source] = [*map(_as_reference, refs)]
         return run
 
@@ -448,7 +460,7 @@ class Cursor:
             raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 
-    def state(self) -> State:
+    def state(self) -> CursorState:
         """The position as plain integers."""
         for source in self._changed:
             unread = len(self._runs[source])
@@ -458,7 +470,7 @@ class Cursor:
                 self._saved_inboxes.pop(str(source), None)
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
-        state: State = {"draws": self.draws, "cursors": dict(self._saved)}
+        state: CursorState = {"draws": self.num_drawn, "cursors": dict(self._saved)}
         if self._lane_blend is not None:
             state["blend"] = self._lane_blend.state()
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
@@ -471,9 +483,9 @@ class Cursor:
         copied.seek(self.state())
         return copied
 
-    def seek(self, state: State) -> None:
+    def seek(self, state: CursorState) -> None:
         """Continue from a position that `state()` returned; from the beginning, if `state` has none."""
-        self.draws = state.get("draws", 0)
+        self.num_drawn = state.get("draws", 0)
         self._saved, self._saved_inboxes = dict(state.get("cursors", {})), dict(state.get("inbox", {}))
         self._streams: dict[int, Stream] = {}
         self._inboxes: dict[int, Inbox] = {}

@@ -6,14 +6,32 @@ under the name of the feature and with the version of what it writes, opaque to 
 `{name: {"version": int, "data": plain JSON}}`. So a lane that goes on from a state goes on with its extras.
 
 A feature registers its class under its name (`plugins.TABLE["extras"]`, or the entry points `bridge_data.extras`), so
-that a state which holds something of it can be read by a run that has not asked for it.
+that a state which holds something of it can be read by a run that has not asked for it. A run asks for one by an option
+of `LoaderConfig` whose field has `metadata={"extra": name}`, or by its data (`Source.asks_for`): see `extras_of`.
+
+When each method is called:
+
+| where | of | method | when |
+|---|---|---|---|
+| trainer | `StateExtra` | `of_data` | a data set or a loader is made that asks for it |
+| | | `recorder` | a loader is made |
+| | | `begin` | a run begins, or goes on from a state: what it returns is kept in the state of the job |
+| | | `resharded` | the same, if the number of lanes changes: what the lanes have is lost, but for what it returns |
+| | | `agreed` | ranks compare what they have found |
+| | | `gathered` | a state of the whole job is saved |
+| | `Recorder` | `begin` | the loader begins at a state, also after an interrupt |
+| | | `note`, `save`, `close` | a micro-batch is handed out; a position is saved; the loader ends |
+| worker | `StateExtra` | `lane` | a lane is opened |
+| | `LaneExtra` | `filter` | samples are drawn, restored or looked ahead for |
+| | | `note`, then `save` | each micro-batch is made |
+| reports | `StateExtra` | `shown`, `unasked` | of a class, without a run |
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from bridge_data.errors import StateError
@@ -22,8 +40,9 @@ from bridge_data.order.cursor import SampleRef
 from bridge_data.order.row import Ints
 
 if TYPE_CHECKING:
-    from bridge_data.order.state import LoaderState
+    from bridge_data.order.state import LaneState, LoaderState
     from bridge_data.plan import Source
+    from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
 
@@ -43,11 +62,12 @@ class LaneExtra:
 
     def note(self, index: int, samples: Ints) -> Any:
         """Called with the `samples` of each micro-batch that was made, also if its step is skipped: (samples, 4), of
-        each its source, epoch, index and part. `index` is that of the micro-batch in the job. What it returns,
+        each its source, epoch, index and output. `index` is that of the micro-batch in the job. What it returns,
         picklable, comes with the micro-batch to the loader (see `Recorder`)."""
 
     def save(self) -> Any:
-        """Plain JSON for the lane's state; None for nothing."""
+        """Plain JSON for the lane's state; None for nothing. Called with each micro-batch: if it has changed, it is
+        another object than before."""
 
 
 class ShownExtra(NamedTuple):
@@ -83,6 +103,15 @@ class StateExtra:
         """What it does in lane `number`, from its position in `state` on, which may lack the lane: it begins then."""
         return LaneExtra()
 
+    def recorder(self, asked: Any, config: WorkerConfig) -> Recorder | None:
+        """What it does in the loader of a rank; `asked` is the value of the loader's option that asks for it, None if
+        none does. None: nothing.
+
+        Raises:
+            ConfigError: if the value cannot be used.
+        """
+        return None
+
     def begin(self, state: LoaderState) -> Any:
         """What the state of the job keeps from here on, where a run begins, or goes on from `state`; None for nothing.
 
@@ -110,6 +139,19 @@ class StateExtra:
 
 EXTRAS = Seam[type[StateExtra]]("extras")
 """By the name of the feature."""
+
+
+def extras_of(
+    asked: Mapping[str, str], sources: Sequence[Source], source_ids: Sequence[str], own: Sequence[StateExtra] = ()
+) -> tuple[StateExtra, ...]:
+    """The `own` extras of a run, and those `asked` for that are not among them: by name, what needs each.
+
+    Raises:
+        ConfigError: if one is not installed.
+    """
+    known = {extra.name for extra in own}
+    kinds = [EXTRAS.get(name, needed_by) for name, needed_by in asked.items() if name not in known]
+    return (*own, *(kind.of_data(sources, source_ids) for kind in kinds))
 
 
 def shown_extras(state: LoaderState) -> list[ShownExtra]:
@@ -170,10 +212,12 @@ def begun(state: LoaderState, extras: Sequence[StateExtra]) -> LoaderState:
     return dataclasses.replace(state, extras=kept, lanes=lanes)
 
 
-def _only(of_lane: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    kept = {name: part for name, part in of_lane["extras"].items() if name in names}
-    without = {name: value for name, value in of_lane.items() if name != "extras"}
-    return {**without, "extras": kept} if kept else without
+def _only(of_lane: LaneState, names: Collection[str]) -> LaneState:
+    left = of_lane.copy()
+    left["extras"] = {name: data for name, data in of_lane["extras"].items() if name in names}
+    if not left["extras"]:
+        del left["extras"]
+    return left
 
 
 def resharded_extras(state: LoaderState, extras: Sequence[StateExtra]) -> dict[str, Any]:
@@ -202,6 +246,8 @@ class LaneExtras:
         """Whether one of them looks at what `note` is called with."""
         self.leave_out = bool(self._filtering)
         """Whether one of them may leave out samples."""
+        self._last: list[Any] = []
+        self._saved: dict[str, Any] = {}
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         """The samples that all let through."""
@@ -230,11 +276,13 @@ class LaneExtras:
         return {name: value for name, value in noted.items() if value is not None}
 
     def save(self) -> dict[str, Any]:
-        """The extras of the lane's state."""
-        saved: dict[str, Any] = {}
-        for extra, own in self._extras:
-            saved = with_data(saved, extra, own.save())
-        return saved
+        """The extras of the lane's state: the same object as before, if nothing has changed."""
+        now = [own.save() for _, own in self._extras]
+        if now != self._last:
+            self._last, self._saved = now, {}
+            for (extra, _), data in zip(self._extras, now, strict=True):
+                self._saved = with_data(self._saved, extra, data)
+        return self._saved
 
 
 class Recorder:
@@ -252,7 +300,3 @@ class Recorder:
 
     def close(self) -> None:
         """The loader ends."""
-
-
-RECORDERS = Seam[Callable[[Any, Any], Recorder]]("recorders")
-"""By the name of the feature: opens one, for the value of its option and the `WorkerConfig` of the rank."""

@@ -101,7 +101,7 @@ class OrderedCursor(Cursor):
         sources = np.searchsorted(self._first, [ref.index for ref in run], side="right") - 1
         firsts = self._first[sources].tolist()
         run[:] = [
-            SampleRef(number, epoch, index - first, part)
-            for number, first, (_, epoch, index, part) in zip(sources.tolist(), firsts, run, strict=True)
+            SampleRef(number, epoch, index - first, output)
+            for number, first, (_, epoch, index, output) in zip(sources.tolist(), firsts, run, strict=True)
         ]
         return run

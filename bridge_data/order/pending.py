@@ -2,8 +2,8 @@
 
 Reads the items of a saved state, and a cursor. Returns references of the samples. Pending packs and groups are restored
 as they were chosen, and no payload is stored. An item is stored as the number of its draw, counted from a base cursor;
-on restore, the order is replayed from there to find the sample again. It is `[offset, part]` where a generator hook
-made several parts of a sample, and `[source, epoch, index, part]` where the item is older than the base cursor.
+on restore, the order is replayed from there to find the sample again. It is `[offset, output]` where a generator hook
+made several outputs of a sample, and `[source, epoch, index, output]` where the item is older than the base cursor.
 """
 
 import collections
@@ -13,24 +13,24 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.cursor import Cursor, SampleRef
+from bridge_data.order.cursor import Cursor, CursorState, SampleRef
 
 OLD = -1
 """The draw number of an item restored from an explicit reference: older than any base cursor."""
 
 
 class Drawn(NamedTuple):
-    """One part of a sample, with the number of its draw."""
+    """One output of a sample, with the number of its draw."""
 
     draw: int
     ref: SampleRef
-    part: int
+    output: int
 
 
 class _Item(Protocol):
     draw: int
     ref: SampleRef
-    part: int
+    output: int
 
 
 class _Unit(Protocol):
@@ -48,7 +48,7 @@ UnitT = TypeVar("UnitT", bound=_Unit)
 
 @dataclasses.dataclass(slots=True)
 class Pending(Generic[T, U]):
-    """Items (parts of samples) and units (packs, or single items without packing), by what they wait for."""
+    """Items (outputs of samples) and units (packs, or single items without packing), by what they wait for."""
 
     queue: collections.deque[T] = dataclasses.field(default_factory=collections.deque)
     """Items that were drawn together with others and are processed next."""
@@ -105,11 +105,11 @@ class Pending(Generic[T, U]):
     def explicit(
         self: "Pending[Drawn, list[Drawn]]", numbers: Sequence[int] | None = None
     ) -> "Pending[list[int], list[list[int]]]":
-        """All items as `[source, epoch, index, part]`, with sources renumbered by `numbers`, if given."""
+        """All items as `[source, epoch, index, output]`, with sources renumbered by `numbers`, if given."""
 
         def written(item: Drawn) -> list[int]:
             source, epoch, index, _ = item.ref
-            return [source if numbers is None else numbers[source], epoch, index, item.part]
+            return [source if numbers is None else numbers[source], epoch, index, item.output]
 
         return self.map(written, lambda unit: [written(item) for item in unit])
 
@@ -137,14 +137,14 @@ class Pending(Generic[T, U]):
         def read(item: int | list[int]) -> Drawn:
             stored = [item, 0] if isinstance(item, int) else item
             if len(stored) > 2:
-                source, epoch, index, part = stored
+                source, epoch, index, output = stored
                 if index < num_samples[source]:
-                    return Drawn(OLD, SampleRef(source, epoch, index), part)
+                    return Drawn(OLD, SampleRef(source, epoch, index), output)
                 fault = f"there is no sample {index}, source {source} has {num_samples[source]}"
             else:
-                offset, part = stored
+                offset, output = stored
                 if offset in refs:
-                    return Drawn(first + offset, refs[offset], part)
+                    return Drawn(first + offset, refs[offset], output)
                 fault = f"draw {first + offset} gave no sample"
             raise StateError(f"lanes.{cursor.lane}.pending: {stored}: {fault}; {DAMAGED_STATE}")
 
@@ -176,25 +176,25 @@ class Pending(Generic[T, U]):
 def encoded_item(item: _Item, first: int) -> int | list[int]:
     """One item as `Pending.encode` writes it."""
     if item.draw < first:
-        return [item.ref.source, item.ref.epoch, item.ref.index, item.part]
-    return [item.draw - first, item.part] if item.part else item.draw - first
+        return [item.ref.source, item.ref.epoch, item.ref.index, item.output]
+    return [item.draw - first, item.output] if item.output else item.draw - first
 
 
 def num_pending(state: Mapping[str, Any]) -> int:
-    """The number of samples (or parts of samples) that a lane has drawn but not yet emitted, from its state."""
+    """The number of samples (or outputs of samples) that a lane has drawn but not yet emitted, from its state."""
     return sum(1 for _ in Pending.from_dict(state.get("pending", {})).items())
 
 
-def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, SampleRef]:
+def _replayed(cursor: Cursor, base: CursorState, count: int) -> dict[int, SampleRef]:
     """The references of `count` draws from the base cursor on, by their offset from it."""
     cursor.seek(base)
-    path, first, end = f"lanes.{cursor.lane}.pending", cursor.draws, cursor.draws + count
+    path, first, end = f"lanes.{cursor.lane}.pending", cursor.num_drawn, cursor.num_drawn + count
     refs: dict[int, SampleRef] = {}
     try:
-        while cursor.draws < end:
-            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.draws)}
+        while cursor.num_drawn < end:
+            refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.num_drawn)}
     except StopIteration:
-        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.draws}"
+        fault = f"an item waits since draw {end - 1}, the data ends after {cursor.num_drawn}"
         raise StateError(f"{path}: {fault}; {DAMAGED_STATE}") from None
     except StateError as error:
         raise StateError(f"{path}.base: {error}") from None

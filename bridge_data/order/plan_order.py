@@ -38,7 +38,7 @@ logger = logging.getLogger("bridge_data")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffle:
+class ShuffleSettings:
     """The shuffle settings of a training order, made of `TrainingOptions`. All fields go into the fingerprint: with a
     new one, states of before are of another order, unless `fingerprint` leaves its default out."""
 
@@ -81,7 +81,7 @@ class PlanOrder:
         self,
         plan: Plan,
         seed: int,
-        shuffle: Shuffle | None,
+        shuffle: ShuffleSettings | None,
         block_size: int,
         rule: BlendRule | None = None,
     ) -> None:
@@ -255,9 +255,9 @@ class PlanOrder:
         if self._sample_blend is None or blend is None or isinstance(blend, Schedule):
             return found
         lanes: dict[int, LaneState] = {}
-        for lane, now in found.lanes.items():
+        for lane, of_lane in found.lanes.items():
             own = blend.migrated(state.lanes[lane].get("blend"), self._sample_blend, kept, state.num_lanes)
-            lanes[lane] = {**now, "blend": own} if has_started(now) else now
+            lanes[lane] = {**of_lane, "blend": own} if has_started(of_lane) else of_lane
         return dataclasses.replace(found, lanes=lanes)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:

@@ -114,7 +114,7 @@ class Permutation:
         return values.astype(np.int64)
 
     def inverse(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions at which `elements` are, int64."""
+        """The positions at which `elements` are, int64: for reports on when a sample comes."""
         if self._table is not None:
             return np.argsort(self._table)[elements]
         values = self._decrypt(elements.astype(np.uint64))

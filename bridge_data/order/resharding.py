@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
+
+T = TypeVar("T")
 
 TOLERATED = {
     "sources": "added data sets start with their first epoch now",
@@ -103,10 +105,15 @@ def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
 
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
-    moved = dict(state)
-    for name in ("cursors", "inbox"):
-        if name in state:
-            moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
+
+    def by_number(by_source: dict[str, T]) -> dict[str, T]:
+        return {str(numbers[int(source)]): value for source, value in by_source.items()}
+
+    moved = state.copy()
+    if "cursors" in state:
+        moved["cursors"] = by_number(state["cursors"])
+    if "inbox" in state:
+        moved["inbox"] = by_number(state["inbox"])
     if "pending" in state:
         moved["pending"] = Pending.decode(state, cursor).explicit(numbers).to_dict()
     return moved
@@ -169,7 +176,7 @@ def reshard_ordered(
     first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
-        if refs := [[epoch, firsts[source] + index, part] for source, epoch, index, part in old.loose(lane)]:
+        if refs := [[epoch, firsts[source] + index, output] for source, epoch, index, output in old.loose(lane)]:
             left.append(refs)
         left += old.inbox(lane, 0)
         before = row.num_samples_to(first_block, lane) - taken[lane]
@@ -234,7 +241,7 @@ class _OldLanes:
         self._pending: dict[int, Pending[list[int], list[list[int]]]] = {}
         for lane in range(state.num_lanes):
             own = state.lanes[lane]
-            lane_state = own if has_started(own) else make_cursor(lane).state()
+            lane_state = own if has_started(own) else cast("LaneState", make_cursor(lane).state())
             self.states.append(lane_state)
             if "pending" in lane_state:
                 self._pending[lane] = Pending.decode(lane_state, make_cursor(lane)).explicit()
@@ -257,25 +264,25 @@ class _OldLanes:
         )
 
     def loose(self, lane: int) -> list[list[int]]:
-        """`[source, epoch, index, part]` of what a lane has drawn but not emitted, without partly emitted batches."""
+        """`[source, epoch, index, output]` of what a lane has drawn but not emitted, without partly emitted batches."""
         return [*self._pending[lane].loose()] if lane in self._pending else []
 
     def before_row(self, source: int) -> dict[int, list[Entry]]:
         """What each lane has to read of a source before its row: samples drawn but not emitted, then the inbox."""
         found: dict[int, list[Entry]] = collections.defaultdict(list)
-        for lane, parts in self._loose_of[source].items():
-            found[lane].append(parts)
+        for lane, outputs in self._loose_of[source].items():
+            found[lane].append(outputs)
         for lane in self._with_inbox:
             found[lane] += self.inbox(lane, source)
         return {lane: entries for lane, entries in found.items() if entries}
 
     @functools.cached_property
     def _loose_of(self) -> dict[int, dict[int, list[list[int]]]]:
-        """`[epoch, index, part]` of `loose`, by source and lane."""
+        """`[epoch, index, output]` of `loose`, by source and lane."""
         found: dict[int, dict[int, list[list[int]]]] = collections.defaultdict(dict)
         for lane in self._pending:
-            for source, *part in self.loose(lane):
-                found[source].setdefault(lane, []).append(part)
+            for source, *output in self.loose(lane):
+                found[source].setdefault(lane, []).append(output)
         return found
 
     @property
@@ -307,7 +314,7 @@ class _OldLanes:
                 lanes[lane]["pending"] = pending.to_dict()
         generations = [*self._state.generations, generation]
         drawn = self._state.drawn_before + sum(state["draws"] for state in self.states)
-        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, part by part
+        drawn -= sum(len(self.loose(lane)) for lane in self._pending)  # these will be drawn again, output by output
         return dataclasses.replace(
             self._state,
             generations=generations,

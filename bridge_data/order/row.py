@@ -31,7 +31,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.data.blocks import READ_BYTES
+from bridge_data.data.blocks import READ_BYTES, piece, piece_of
 from bridge_data.order.random_draws import Permutation, key64
 
 MIN_CHUNKS_PER_LANE = 16
@@ -49,7 +49,7 @@ UNKNOWN_BLOCK_SIZE = 8
 MAX_BLOCK_SIZE = 1024
 """Maximum samples per block, so that a window of `MIN_WINDOW_BLOCKS` blocks can still be permuted by a table."""
 
-MAX_OPEN_BYTES = 32 << 20
+WINDOW_OPEN_BYTES = 32 << 20
 """Maximum size of the partly consumed blocks of a window; blocks shrink to stay below it."""
 
 MAX_SHARD_SKEW = 2
@@ -135,7 +135,7 @@ def _block_size(chunk_size: int, least: int, sample_bytes: float | None, read_by
     def num_open_bytes(block_size: int) -> int:
         return int(_window_size(block_size, least) * sample_bytes * share_open(block_size))
 
-    return max(1, bisect.bisect_right(range(1, largest + 1), MAX_OPEN_BYTES, key=num_open_bytes))
+    return max(1, bisect.bisect_right(range(1, largest + 1), WINDOW_OPEN_BYTES, key=num_open_bytes))
 
 
 def _window_size(block_size: int, least: int) -> int:
@@ -201,8 +201,8 @@ class ChunkTable:
         number = chunks - self._first_chunk[shard]
         pieces = self._first_chunk[shard + 1] - self._first_chunk[shard]
         samples = self._first_sample[shard + 1] - self._first_sample[shard]
-        start, stop = number * samples // pieces, (number + 1) * samples // pieces
-        return self._first_sample[shard] + start, stop - start
+        start, length = piece(number, samples, pieces)
+        return self._first_sample[shard] + start, length
 
     def _shards_of(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """The shard of each chunk. It is at or soon after the shard of the first chunk in the same bucket; that is
@@ -231,8 +231,8 @@ class ChunkTable:
         first, offset = self._first_chunk[shard], samples - self._first_sample[shard]
         pieces = self._first_chunk[shard + 1] - first
         length = self._first_sample[shard + 1] - self._first_sample[shard]
-        number = ((offset + 1) * pieces - 1) // length
-        return first + number, offset - number * length // pieces
+        number = piece_of(offset, length, pieces)
+        return first + number, offset - piece(number, length, pieces)[0]
 
 
 class SampleWindow(Protocol):
@@ -525,8 +525,8 @@ class Row:
         if not filled.all():
             starts, lengths, times = starts[filled], lengths[filled], times[filled]
             blocks, numbers = blocks[filled], numbers[filled]
-        offsets = blocks * lengths // numbers
-        return starts + offsets, (blocks + 1) * lengths // numbers - offsets, times
+        offsets, lengths = piece(blocks, lengths, numbers)
+        return starts + offsets, lengths, times
 
     def stride(self, shuffle: int) -> int:
         """The distance in slots between consecutive visits of a chunk, coprime to `num_slots`."""

@@ -5,6 +5,9 @@ and dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState
 lane if a state is not as it was saved (whether a position exists in the data is checked later, when it is used), and
 one that names the differences if a state is restored in a run where it would mean other samples.
 
+What is in it: the fields of `LoaderState`, those of each lane in `lanes` (`LaneState`, which says what each means), and
+those of its cursor (`CursorState`).
+
 A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
 lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
 step: a lane of another step, rank or run is refused. What has its checksum is trusted.
@@ -20,6 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.topology import WorkerConfig
 
@@ -29,9 +33,21 @@ FORMAT = "bridge_data.loader"
 VERSION = 4
 """The version of the state format; it also changes with the order."""
 
-LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe more, such as `inbox`, `pending` and `extras`;
-no `draws` if the lane has not started."""
+
+class LaneState(CursorState, total=False):
+    """The state of one lane: the position of its cursor, and what it has made and kept. A lane that has not started has
+    none of it, but maybe `extras`."""
+
+    micro_batches: int
+    """How many micro-batches it has made, also those that were skipped."""
+    pending: dict[str, Any]
+    """What it has drawn and not emitted, if anything: see `order.pending`; and its `base`, the `CursorState` from which
+    draws are counted."""
+    pack_source: Any
+    """What the source of its packs keeps, if it keeps something: see `PackSource.state`."""
+    extras: dict[str, Any]
+    """What features keep in it, by their names: see `order.extras`."""
+
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -80,6 +96,25 @@ class LoaderState:
     """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
     inboxes got of each source of which they got some. It tells how much each lane has, which a limit is shared by."""
 
+    def after_turn(self, lane: int, state: LaneState, micro_batch_index: int, epoch_batches: int) -> "LoaderState":
+        """The state after a micro-batch of `lane` was handed out, whose own state is then `state`.
+
+        Not by `dataclasses.replace`, which takes longer than all else that is done then: a new field must be handed on
+        here. Not `ended`: a batch begins a pass.
+        """
+        return LoaderState(
+            fingerprint=self.fingerprint,
+            generations=self.generations,
+            micro_batch_index=micro_batch_index,
+            lanes={**self.lanes, lane: state},
+            drawn_before=self.drawn_before,
+            epoch_batches=epoch_batches,
+            extras=self.extras,
+            repetition=self.repetition,
+            skips=self.skips,
+            resharded=self.resharded,
+        )
+
     @property
     def num_lanes(self) -> int:
         """The number of lanes of the whole job."""
@@ -104,8 +139,7 @@ class LoaderState:
 
     def num_made(self, lane: int) -> int:
         """How many micro-batches a lane has made."""
-        number: int = self.lanes[lane].get("micro_batches", 0)
-        return number
+        return self.lanes[lane].get("micro_batches", 0)
 
     def next_indexes(self, lanes: Iterable[int]) -> dict[int, int]:
         """The index of the micro-batch that each of these lanes makes next."""

@@ -227,6 +227,8 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         ConfigError: for wrong settings.
     """
 
+    _always_decoded: ClassVar[bool] = False  # see `Source`
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -293,6 +295,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
             subflavors=self.subflavors,
             config_file=f"{type(self).__name__} of {self.path}",
             maker=maker,
+            always_decoded=self._always_decoded,
         )
         return self._cut(source)
 

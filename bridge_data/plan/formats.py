@@ -68,6 +68,8 @@ class Format(abc.ABC):
     name: ClassVar[str]
     settings: ClassVar[Collection[str]] = ()
     """Those of `_SETTINGS` that it takes."""
+    always_decoded: ClassVar[bool] = False
+    """See `Source`."""
 
     @abc.abstractmethod
     def matches(self, path: str) -> bool:
@@ -77,7 +79,7 @@ class Format(abc.ABC):
     def describe(self, path: str) -> str:
         """What is at `path`, to end a sentence about a setting that such data do not take."""
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         """The split parts, in their order.
 
         Raises:
@@ -128,6 +130,7 @@ class Format(abc.ABC):
             limits=scope.cache.limits,
             values=values,
             format=self.name,
+            always_decoded=self.always_decoded,
         )
 
 
@@ -151,7 +154,7 @@ class PreparedFolder(Format):
     def describe(self, path: str) -> str:
         return "has it in its dataset.yaml"
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         return PreparedDataset.open(path, limits).split_parts()
 
     def open(self, reference: Reference, opening: Opening) -> Source:
@@ -244,6 +247,7 @@ class JsonlFile(Format):
 
     name = "jsonl"
     settings = ("split_config",)
+    always_decoded = True
 
     def matches(self, path: str) -> bool:
         return storage.is_file(path)
@@ -251,7 +255,7 @@ class JsonlFile(Format):
     def describe(self, path: str) -> str:
         return "is a JSONL file, whose samples are crude"
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         return list(read_ranges(path, limits=limits) or [WHOLE])
 
     def open(self, reference: Reference, opening: Opening) -> Source:

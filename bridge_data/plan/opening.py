@@ -173,7 +173,7 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     """
     if path.suffix in (".yaml", ".yml") and storage.is_file(path):
         return list(read_splits(parse_yaml(storage.read_all(path), str(path), limits))[1])
-    return format_of(str(path)).parts(path, limits)
+    return format_of(str(path)).splits(path, limits)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -77,7 +77,8 @@ class Source:
     as these say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
     `values` are the parts that are values already, and are not decoded. `format` is the name of the `formats.Format` of
-    the data, empty if code made the source.
+    the data, empty if code made the source. With `always_decoded`, parts are also decoded for an encoder whose
+    `decoder` is None: those of JSONL.
     """
 
     path: str
@@ -95,6 +96,7 @@ class Source:
     limits: Limits = DEFAULT_LIMITS
     values: Collection[str] = ()
     format: str = ""
+    always_decoded: bool = False
 
     @property
     def name(self) -> str:
@@ -134,6 +136,11 @@ class Source:
             DatasetError: if a list of them is damaged, or files have changed since.
         """
         return withheld(self.records)
+
+    @property
+    def asks_for(self) -> Mapping[str, str]:
+        """The extras that a run over it must have (see `order.extras`), and what needs each, for messages."""
+        return {"withheld": "a data set with samples that may not be read"} if self.withheld else {}
 
     def verified(self) -> Source:
         """The same source; reading raises a `DatasetError` if a part differs from what was prepared.

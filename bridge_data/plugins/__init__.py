@@ -61,6 +61,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
+        "json_columns": "bridge_data.plugins.where.column_writing:json_columns",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "memo": "bridge_data.plugins.caches.memo:memoized",
         "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
@@ -85,9 +86,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "pools": {
         "ray": "bridge_data.plugins.ray.ray_workers:RayWorkers",
-    },
-    "recorders": {
-        "ledger": "bridge_data.plugins.ledger.ledger_files:LedgerFile",
     },
     "stores": {
         "s3": "bridge_data.plugins.stores.object_store:ObjectStore",

@@ -1,18 +1,16 @@
-"""Preparing data sets: samples are written, shards scanned, indexed and split, media measured, JSON fields stored as
-columns.
+"""Preparing data sets: samples are written, shards scanned, indexed and split, media measured.
 
-    tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
-    tar_scan            which samples a tar holds, and whether it is damaged
-    scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
-    executors           who does the work: this process, forked ones, or the executor of a plug-in
-    shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
-    record_source       records of other forms of data, which plug-ins read; `column_guess`, the class that fits them
-    jsonl_lines         JSON lines
-    media               metadata of images and clips; `media_rule` says which files are media
-    sample_columns      what is known of samples without reading them: `where:` chooses by it
-    column_writing      fields of JSON parts (`json_fields`) as columns, in the file of `stored_columns`
-    sample_definitions  the content of a `dataset.yaml`
-    commit              files that appear together, and one preparation at a time
+tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
+tar_scan            which samples a tar holds, and whether it is damaged
+scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
+executors           who does the work: this process, forked ones, or the executor of a plug-in
+shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
+record_source       records of other forms of data, which plug-ins read; `column_guess`, the class that fits them
+jsonl_lines         JSON lines
+media               metadata of images and clips; `media_rule` says which files are media
+sample_columns      what is known of samples without reading them: `where:` chooses by it
+sample_definitions  the content of a `dataset.yaml`
+commit              files that appear together, and one preparation at a time
 """
 
 from typing import TYPE_CHECKING
@@ -20,8 +18,6 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.column_writing import ColumnsPreparation as ColumnsPreparation
-    from bridge_data.prepare.column_writing import prepare_columns as prepare_columns
     from bridge_data.prepare.executors import Executor as Executor
     from bridge_data.prepare.executors import LocalProcesses as LocalProcesses
     from bridge_data.prepare.media import MediaPreparation as MediaPreparation

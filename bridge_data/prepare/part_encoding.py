@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from bridge_data.data.index_file import is_meta_member, split_name
 from bridge_data.decode.image import frame_numbers, orientation_of
 from bridge_data.decode.media_kinds import kind_of_name
-from bridge_data.decode.sample_decoder import FORMATS, PICKLES
+from bridge_data.decode.sample_decoder import HANDLERS, PICKLES
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import Image, is_tensor, numpy, torch
 
@@ -135,7 +135,7 @@ def _encoder(name: str) -> Encode:
     if found is None:
         raise TypeError(
             f"values with the ending {ending!r} are given as bytes, or as the Path of a file"
-            + ("" if ending in FORMATS else f"; others may end with {', '.join((*_ENCODERS, *_IMAGE_FORMATS))}")
+            + ("" if ending in HANDLERS else f"; others may end with {', '.join((*_ENCODERS, *_IMAGE_FORMATS))}")
         )
     return found
 

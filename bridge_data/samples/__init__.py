@@ -121,7 +121,7 @@ def _provenance(cls: type, base: Any, expected: str, given: Mapping[str, Any]) -
 class Sample(_Extensible):
     """One element of a data set. Derive a dataclass from it and add your fields.
 
-    `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, part)`, or for a pack those of its
+    `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, output)`, or for a pack those of its
     members: enough to build the sample again (see `lanes/restoring.py`).
 
     >>> @edataclass

@@ -37,12 +37,12 @@ class ReferencePickler(pickle.Pickler):
 
 
 def encode_by_reference(value: Any) -> list[pickle.PickleBuffer]:
-    """`value` in parts, for another process that runs the same script."""
-    return parts_of(value, ReferencePickler, {})
+    """`value` in pieces, for another process that runs the same script."""
+    return pieces_of(value, ReferencePickler, {})
 
 
-def parts_of(value: Any, pickler: Callable[..., pickle.Pickler], classes: ByName) -> list[pickle.PickleBuffer]:
-    """`value` in parts: its pickle first, then the memory of each tensor and array."""
+def pieces_of(value: Any, pickler: Callable[..., pickle.Pickler], classes: ByName) -> list[pickle.PickleBuffer]:
+    """`value` in pieces: its pickle first, then the memory of each tensor and array."""
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler(stream, classes, buffer_callback=buffers.append).dump(value)
@@ -66,9 +66,9 @@ def writable_content(descriptor: int) -> mmap.mmap | bytearray:
     return content
 
 
-def decode(parts: Iterable[Any]) -> Any:
-    """The object of these parts. Its tensors and arrays are views of them."""
-    first, *buffers = parts
+def decode(pieces: Iterable[Any]) -> Any:
+    """The object of these pieces. Its tensors and arrays are views of them."""
+    first, *buffers = pieces
     return pickle.loads(first, buffers=buffers)
 
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from bridge_data.counts import COUNTS
 from bridge_data.errors import DatasetError
-from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import write_file
 from bridge_data.storage.copies import copy_of, delete_copy
 from bridge_data.storage.locations import Location
@@ -201,7 +201,7 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
             f"{name}: wanted bytes {start} to {start + num_bytes}, but the file has {size_bytes(name)}. "
             "It is truncated, or was replaced after it was prepared: restore it, or run `bridge-data prepare` again."
         )
-    COUNTS.num_bytes += num_bytes
+    COUNTS.bytes_read += num_bytes
     return data, file.version
 
 
@@ -214,7 +214,7 @@ def _read_object(url: str, start: int, num_bytes: int) -> tuple[bytes, Version]:
             f"{url}: wanted bytes {start} to {start + num_bytes}, but the object has {found.num_bytes}. It is "
             "truncated, or was replaced after it was prepared: restore it, or prepare the data again and copy all."
         )
-    COUNTS.num_bytes += num_bytes
+    COUNTS.bytes_read += num_bytes
     return data, found
 
 
@@ -440,7 +440,7 @@ def _attempt(path: str, action: Callable[..., T], *arguments: int) -> T:
             wait_s = next(waits, None) if error.errno in _TRANSIENT | _TOO_MANY_OPEN else None
             if wait_s is None:
                 raise _failure(path, error) from error
-            COUNTS.num_retries += 1
+            COUNTS.retries += 1
             time.sleep(wait_s)
 
 

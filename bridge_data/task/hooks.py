@@ -1,7 +1,7 @@
 """How a hook of a task encoder is called: seeded generators, counted skips, a bounded number of failures.
 
 Reads a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
-errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, part)
+errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, output)
 only. Every skip is counted, and every truncated sample.
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
@@ -138,18 +138,25 @@ def may_yield(hook: Any) -> bool:
 
 
 def rng_key(seed: int, stage: str, *sample: int) -> int:
-    """The 64-bit seed of the random numbers that `stage` draws for a sample (source key, epoch, index, part)."""
+    """The 64-bit seed of the random numbers that `stage` draws for a sample (source key, epoch, index, output)."""
     return key64(seed, STAGES.index(stage), *sample)
 
 
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
 
 
+def _own_hooks(encoder: TaskEncoder[Any, Any, Any, Any]) -> dict[str, Any]:
+    """Hooks that are attributes of an encoder itself."""
+    own = vars(encoder)
+    names = own.keys() & HOOKS
+    return {name: own[name] for name in names} if names else {}
+
+
 class EncoderHooks:
     """Which hooks an encoder has, and what they declare: looked up once for all lanes of a process."""
 
     def __init__(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
-        self.encoder = encoder
+        self.encoder, self._own = encoder, _own_hooks(encoder)
         places = _looked_in(encoder)
         innermost, _ = places[-1]
         self.functions: dict[str, Callable[..., Any]] = {name: getattr(innermost, name) for name in HOOKS}
@@ -178,6 +185,10 @@ class EncoderHooks:
         self.has_no_generators = not (self._may_yield(_OF_SAMPLES, *cooks) or encoder.splits_samples)
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
 
+    def are_of(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> bool:
+        """Whether they are those of an encoder, also if it was given hooks since."""
+        return self.encoder is encoder and self._own == _own_hooks(encoder)
+
     def tolerance_of(self, stage: str) -> float:
         """How many failures of a stage in a row are tolerated."""
         own = self.declared[stage].failure_tolerance if stage in self.declared else None
@@ -197,7 +208,7 @@ class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
     `skipped` counts skipped samples by hook, and some of `NO_STAGES`; `batch_index` is the number of the
-    current micro-batch, None if unknown; `sample` is (source key, epoch, index, part) of the current (first) sample;
+    current micro-batch, None if unknown; `sample` is (source key, epoch, index, output) of the current (first) sample;
     `cache` is the cache pool for cookers.
     """
 
@@ -243,7 +254,7 @@ class Hooks:
     ) -> list[Any]:
         """`fn(argument)` as a list of results: none if skipped, several from a generator.
 
-        `sample` is (source key, epoch, index, part) of the (first) sample, and the number of the result if the hook
+        `sample` is (source key, epoch, index, output) of the (first) sample, and the number of the result if the hook
         before gave several; `count` is the number of samples that a skip loses. What a generator yields before
         `SkipSample` is kept; what it yields before a failure is not.
         """
@@ -259,8 +270,8 @@ class Hooks:
             if hasattr(result, "__next__"):
                 if stage in _OF_SAMPLES and self.has_no_generators:  # a plain function that returns a generator
                     self.has_no_generators, self.batch_index = False, None
-                for part in result:
-                    results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
+                for output in result:
+                    results.append(_not_none(output))  # noqa: PERF401 - what was yielded before SkipSample is kept
                 if not results:
                     self.count_skip(stage, count, "it yielded nothing")
             else:

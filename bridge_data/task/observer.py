@@ -6,12 +6,9 @@ with and without it. Without an observer nothing is wrapped, so it costs nothing
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from bridge_data.later import torch
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 T = TypeVar("T")

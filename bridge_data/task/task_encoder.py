@@ -190,7 +190,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def current_sample_index(self) -> int:
         """The number of the sample that the current hook works on; of a pack or batch, of its first sample.
 
-        It is unique for each sample and epoch; parts that a generator yields share it. It is the same on any rank, in
+        It is unique for each sample and epoch; outputs that a generator yields share it. It is the same on any rank, in
         any worker and after any resume (see `Numbering` in `order/plan_order.py`).
 
         Raises:
@@ -201,7 +201,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     @property
     def current_batch_index(self) -> int:
         """The number of the current micro-batch among those of all ranks: in `batch` and `encode_batch`, and in hooks
-        of samples that are neither packed nor grouped nor made by generators. Parts that a generator yields have the
+        of samples that are neither packed nor grouped nor made by generators. Outputs that a generator yields have the
         number of the first.
 
         With n micro-batches a step, of all ranks together, `current_batch_index // n` is the number of the step on all

@@ -35,7 +35,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
 from bridge_data.order import Geometry, Row
-from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, RepeatedData, in_draws, in_unit
@@ -577,7 +577,7 @@ def samples_of_lane(run: TrainingRun, num_lanes: int, samples_per_unit: float, s
     return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
 
 
-def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
+def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int) -> SourceOrder:
     """The order of a source if a step takes `size` samples of it from one lane."""
     geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(counts_of(source.records), geometry.chunk_size)

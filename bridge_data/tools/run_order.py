@@ -162,7 +162,7 @@ class _LoaderLane:
                 self._lane.next()
             except StopIteration:
                 break
-            self._known.append([[item.ref._replace(part=item.part) for item in unit.items] for unit in self._units])
+            self._known.append([[item.ref._replace(output=item.output) for item in unit.items] for unit in self._units])
         found = self._known[first : first + count]
         return [*found, *([] for _ in range(count - len(found)))]
 
@@ -336,7 +336,8 @@ def _by_position(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[li
                 "the run: none follows from the other. Give the states of one"
             )
         if len(chains) > 1 and found:  # other weights can be taken back: which came first, the samples before say
-            chains.sort(key=lambda chain: not _leads_to(dataset, found[-1][-1], chain[0], chain[0]))
+            last = found[-1][-1]
+            chains.sort(key=lambda chain, last=last: not _leads_to(dataset, last, chain[0], chain[0]))  # type: ignore[misc]
         found.append(chains[0])
     return found
 
@@ -374,8 +375,10 @@ def section_between(dataset: LaneDataset, state: LoaderState, later: LoaderState
         run, numbers = dataset, range(len(dataset.plan.sources))
         converted = _converted(run, state, num_lanes_after(run.worker_config, state.num_lanes))
         return RunSection(run, converted, numbers, lists=[(0, forgotten_in(run))], replay=replay)
-    had = next((one for one in (later, state) if _leads_to(dataset, state, one, later)), None)
-    unknown = "" if had is not None else _gap(state, later)
+    ways = [one for one in (later, state) if _leads_to(dataset, state, one, later)]
+    had, unknown = (ways[0], "") if ways else (None, _gap(state, later))
+    if len(ways) > 1 and any(state.fingerprint.get(name) != later.fingerprint.get(name) for name in _OF_WEIGHTS):
+        unknown = _UNKNOWN_WEIGHTS  # after few draws, either weights reach the same samples in another order
     run, numbers_of_sources = dataset_of(dataset, (had or later).fingerprint)
     converted = state if unknown else _converted(run, state, (had or later).num_lanes)
     history = history_of(later)
@@ -430,6 +433,13 @@ def _reaches(cursor: Cursor, before: LaneState, after: LaneState, slots: Sequenc
     reached = {str(slots[int(source)]): position for source, position in cursor.state()["cursors"].items()}
     wanted: dict[str, Any] = after.get("cursors", {})
     return reached == wanted
+
+
+_OF_WEIGHTS = ("sources", "weights", "schedule")
+_UNKNOWN_WEIGHTS = (
+    "weights changed here, and it is not known whether the run had those of the state before or after: give states of "
+    "between; a run with a ledger (ledger_path) says so"
+)
 
 
 def _gap(state: LoaderState, later: LoaderState) -> str:
@@ -797,7 +807,7 @@ class RunOrder:
                     source_number=source,
                     index=key.index,
                     epoch=key.epoch,
-                    part=max(0, key.part),
+                    part=max(0, key.output),
                     place=place,
                     place_in_pack=None,
                 )

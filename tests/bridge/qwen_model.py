@@ -1,7 +1,8 @@
 """A tiny Qwen2.5-VL of Megatron-Bridge, which its provider builds without Transformer Engine.
 
 Transformers' own Qwen2.5-VL of the same sizes gives the weights. The layers are those of megatron-core's local spec.
-Only its attention is ours: it takes the bounds of packed sequences, which megatron-core leaves to Transformer Engine.
+Only its attention is that of the demo: it takes the bounds of packed sequences, which megatron-core leaves to
+Transformer Engine.
 """
 
 from typing import Any
@@ -9,36 +10,23 @@ from typing import Any
 import torch
 from megatron.bridge import AutoBridge
 from megatron.bridge.models.qwen_vl.qwen25_vl_provider import Qwen25VLModelProvider
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from torch import Tensor
 
-from recipes.megatron_weights import stage_weights
-from recipes.packed_attention import PackedAttention, sequence_numbers
-from recipes.tiny_parts import tiny_model, tiny_tokenizer
+from recipes.demo.cpu_attention import gpt_layer
+from tests.bridge.megatron_weights import stage_weights
 from tests.bridge.run_parts import FAMILY, SEQ_LENGTH
+from tests.tiny_models.parts import tiny_model, tiny_tokenizer
 
 FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "bias_activation_fusion")
 """What only CUDA has."""
 
 
-class BoundedAttention(PackedAttention):
-    """Attention within the packed sequences, by their bounds."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: Any, **__: Any) -> Tensor:
-        """`query`, `key` and `value` are (positions, heads, channels)."""
-        padded = packed_seq_params.cu_seqlens_q_padded
-        bounds = packed_seq_params.cu_seqlens_q if padded is None else padded
-        sequences = sequence_numbers(bounds[None], len(query))
-        return super().forward(query[:, None], key[:, None], value[:, None], sequences)
-
-
 def layers(config: Any) -> TransformerBlockSubmodules:
     """The layers of the language model."""
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
-    layer.submodules.self_attention.submodules.core_attention = BoundedAttention
-    return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=WrappedTorchNorm)
+    return TransformerBlockSubmodules(
+        layer_specs=[gpt_layer(rms_norm=True)] * config.num_layers, layer_norm=WrappedTorchNorm
+    )
 
 
 def make_original() -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from recipes import cpu_shim
+from recipes.demo import cpu_shim
 from tests.bridge.imports import change_imports
 
 cpu_shim.install()
@@ -38,7 +38,6 @@ from megatron.bridge.training.tokenizers.config import TokenizerConfig  # noqa: 
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed  # noqa: E402
 
 from bridge_data import JsonlSink, MetricsReporter  # noqa: E402
-from recipes.tiny_parts import tiny_tokenizer  # noqa: E402
 from tests.bridge.qwen_model import make_provider  # noqa: E402
 from tests.bridge.run_parts import (  # noqa: E402
     FAMILY,
@@ -50,6 +49,7 @@ from tests.bridge.run_parts import (  # noqa: E402
     make_dataset,
 )
 from tests.ranks import fork_ranks  # noqa: E402
+from tests.tiny_models.parts import tiny_tokenizer  # noqa: E402
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-2, 0.01
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bridge_data import Cooker, EnergonDatasetConfig
 from bridge_data.encoders import FamilyConfig, Qwen2_5VL, QwenVLTaskEncoder, cook_conversation
-from recipes.tiny_parts import tiny_image_processor
+from tests.tiny_models.parts import tiny_image_processor
 
 NUM_RANKS = {"uninterrupted": 2, "killed": 2, "fewer": 1, "more": 4}
 """The data-parallel ranks of each run."""

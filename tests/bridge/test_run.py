@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from bridge_data import EnergonDatasetBuilder
 from bridge_data.cli import main as bridge_data_command
 from bridge_data.datamodule.bridge import DatasetBuildContext
-from recipes.tiny_data import write_tiny_data
-from recipes.tiny_parts import tiny_tokenizer
+from tests.tiny_models.data import write_conversations
+from tests.tiny_models.parts import tiny_tokenizer
 
 pytest.importorskip("megatron.bridge")
 
@@ -39,9 +39,7 @@ Steps = dict[int, Step]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_tiny_data(folder)
-    return folder / "conversations"
+    return write_conversations(tmp_path_factory.mktemp("data") / "conversations")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.prepare.stored_columns import StoredColumns
+from bridge_data.plugins.where.stored_columns import StoredColumns
 from tests.cli.conftest import Run
 from tests.cli.test_prepare_command import QUIET, refused, succeeded
 from tests.data.tars import write_shards, write_tar

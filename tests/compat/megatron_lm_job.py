@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.energon import replace_energon
-from recipes import cpu_shim
+from recipes.demo import cpu_shim
 from tests.compat.alias import stand_ins  # noqa: F401 - for what needs CUDA; it installs itself
 from tests.ranks import fork_ranks
 

@@ -121,7 +121,7 @@ def write_data(folder: Path, checkout: Path) -> None:
             f"{line.partition('path:')[0]}path: {data}" if "path:" in line else line for line in template.splitlines()
         ]
         (folder / f"{name}.yaml").write_text("\n".join(lines))
-    from recipes.tiny_parts import tiny_tokenizer
+    from tests.tiny_models.parts import tiny_tokenizer
 
     tokenizer = tiny_tokenizer("llava")
     tokenizer.add_special_tokens({"bos_token": "<s>", "unk_token": "<unk>"})

@@ -256,7 +256,7 @@ def test_splits_with_brace_patterns_and_exclusions(tmp_path: Path) -> None:
     document = {"split_parts": {"train": parts, "val": [], "test": None}, "exclude": exclude}
     (tmp_path / "split.json").write_text(json.dumps(document))
     split = read_split(tmp_path)
-    assert {part: split.shards(part) for part in split.parts} == {
+    assert {part: split.shards(part) for part in split.split_parts} == {
         "train": [*(f"data-00000{n}.tar" for n in range(3)), "plain.tar", "a/x.tar", "b/x.tar", "a}b.tar"],
         "val": [],
         "test": [],
@@ -292,7 +292,7 @@ def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:
 def test_a_part_that_nobody_reads_may_be_wrong(tmp_path: Path) -> None:
     (tmp_path / "split.yaml").write_text("split_parts: {train: [a.tar], test: ['x-{0..1.tar'], val: 3}")
     split = read_split(tmp_path)
-    assert (list(split.parts), split.shards("train")) == (["train", "test", "val"], ["a.tar"])
+    assert (list(split.split_parts), split.shards("train")) == (["train", "test", "val"], ["a.tar"])
     for part, told in (
         ("test", r"split part 'test': pattern 'x-\{0..1.tar' cannot be expanded"),
         ("val", "split part 'val': expected a list of names, got 3"),

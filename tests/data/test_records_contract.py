@@ -31,6 +31,7 @@ from bridge_data.plugins.joins.joined_records import JoinRecords
 from bridge_data.plugins.joins.joins import JoinMember
 from bridge_data.plugins.joins.metadataset_joins import make_join
 from bridge_data.plugins.tables import table_records
+from bridge_data.plugins.where import shard_columns  # noqa: F401 - registers itself
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
 from bridge_data.prepare.jsonl_lines import prepare_jsonl

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recipes import cpu_shim
+from recipes.demo import cpu_shim
 
 NORMAL, WRONG, ALSO_WRONG = 1.0, 99.0, 98.0
 

@@ -13,7 +13,7 @@ from bridge_data import (
     EnergonDatasetConfig,
 )
 from bridge_data.datamodule.bridge import transformers_tokenizer
-from recipes.demo_tokenizer import train_tokenizer
+from recipes.demo.tokenizer import train_tokenizer
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take
 from tests.datamodule.test_dataset_config import EncoderSettings
 from tests.later import hf

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 
 from bridge_data import DefaultTaskEncoder, EnergonDatasetConfig, EnergonMultiModalDataModule
+from bridge_data.configs import DataConfig
 from bridge_data.datamodule import DatasetBuildContext, EnergonDatasetBuilder
 from bridge_data.errors import log_exception, reraise_exception
 from bridge_data.run_options import Ends, StartMethod, option_fields
@@ -62,17 +62,9 @@ def of_bridges_config(tmp_path: Path) -> EnergonMultiModalDataModule:
     return EnergonDatasetBuilder(config).datamodule(DatasetBuildContext(train_samples=1, valid_samples=1))
 
 
-def of_a_recipe(tmp_path: Path) -> EnergonMultiModalDataModule:
-    from recipes.recipe import load_recipe
-
-    plain = {name: value for name, value in GIVEN.items() if not callable(value)}
-    own = load_recipe(None, recipe="text_sft", tiny=True).loader
-    loader = {name: value for name, value in plain.items() if name in own}
-    data = {name: value for name, value in plain.items() if name not in own}
-    config = tmp_path / "run.yaml"
-    config.write_text(yaml.safe_dump({"recipe": "text_sft", "tiny": True, "data": data, "loader": loader}))
-    recipe = load_recipe(config, [f"data.path={tmp_path}"])
-    return recipe.build_data(None, recipe.build_tokenizer())
+def of_a_config(tmp_path: Path) -> EnergonMultiModalDataModule:
+    config = DataConfig(path=str(tmp_path), task_encoder=DefaultTaskEncoder(), options=GIVEN)
+    return config.build()
 
 
 def of_lightning_cli(tmp_path: Path) -> EnergonMultiModalDataModule:
@@ -87,10 +79,9 @@ def of_lightning_cli(tmp_path: Path) -> EnergonMultiModalDataModule:
     return module
 
 
-@pytest.mark.parametrize("front", [of_the_module, of_bridges_config, of_a_recipe, of_lightning_cli])
+@pytest.mark.parametrize("front", [of_the_module, of_bridges_config, of_a_config, of_lightning_cli])
 def test_every_front_takes_every_option_of_data_workers_and_loader(
     front: Callable[[Path], EnergonMultiModalDataModule], tmp_path: Path
 ) -> None:
     options = front(tmp_path).options
-    given = {name: value for name, value in GIVEN.items() if front is not of_a_recipe or not callable(value)}
-    assert {name: options.get(name) for name in given} == given
+    assert {name: options.get(name) for name in GIVEN} == GIVEN

@@ -13,6 +13,7 @@ import torch
 import webdataset
 from PIL import Image, ImageOps, TiffImagePlugin
 
+from bridge_data.counts import COUNTS
 from bridge_data.decode.image import (
     IMAGE_FORMS,
     decoded_pixels,
@@ -25,7 +26,6 @@ from bridge_data.decode.image import (
 from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits, allow_pixels
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import batch_pad_stack
 from tests.decode.pictures import encoded, frames_of, half_overwritten, picture, with_orientation
 
@@ -422,19 +422,19 @@ def test_the_orientation_is_ignored_or_applied_in_sizes_as_in_pixels(kind: str, 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP", "AVIF", "MPO"])
 def test_the_first_frame_is_taken_or_all_as_a_list(kind: str) -> None:
     data, alone = frames_of(kind, "red", "lime", "blue"), frames_of(kind, "red")
-    before = COUNTS.num_first_frames
+    before = COUNTS.first_frames
     for form in ("pilrgb", "torchrgb", "rgb8"):
         all_of = image_handler(form, Resizing(size=(3, 5)), frames="all")
         means = [np.asarray(image, np.float32).reshape(-1, 3).mean(0) for image in map(hwc, all_of(data))]
         np.testing.assert_array_equal(np.argmax(means, 1), [0, 1, 2])
         assert [hwc(one).shape for one in all_of(alone)] == [(3, 5, 3)]
-    assert COUNTS.num_first_frames == before
+    assert COUNTS.first_frames == before
     for form in ("pil", "torchrgb8", "l8"):
         image_handler(form)(alone)
-        assert COUNTS.num_first_frames == before
+        assert COUNTS.first_frames == before
         np.testing.assert_array_equal(hwc(image_handler(form)(data)), hwc(image_handler(form, frames="all")(data)[0]))
         before += 1
-        assert COUNTS.num_first_frames == before
+        assert COUNTS.first_frames == before
     with pytest.raises(ValueError, match=r"its 3 frames .* 5000 bytes allowed \(Limits\(max_video_bytes\)\)"):
         image_handler("pil", frames="all", max_bytes=5000)(data)
 
@@ -454,10 +454,10 @@ def test_smaller_copies_and_masks_are_no_pages() -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_damaged_jpeg_whose_rest_is_guessed_is_counted(mode: str) -> None:
-    whole, before = encoded(picture((200, 160), mode), "JPEG"), COUNTS.num_damaged_images
+    whole, before = encoded(picture((200, 160), mode), "JPEG"), COUNTS.damaged_images
     for form in ("pil", "torchrgb8", "l8"):
         image_handler(form)(whole)
-        assert COUNTS.num_damaged_images == before
+        assert COUNTS.damaged_images == before
         image_handler(form)(half_overwritten(whole))
         before += 1
-        assert COUNTS.num_damaged_images == before
+        assert COUNTS.damaged_images == before

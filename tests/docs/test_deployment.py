@@ -15,9 +15,11 @@ import jsonschema
 import pytest
 import yaml
 
-from recipes.recipe import load_recipe
-from recipes.tiny_data import write_tiny_data
+from bridge_data.configs import DataConfig
+from recipes.demo.compare import read_run
 from tests.docs.pages import ROOT
+from tests.recipes.vlm_job import arguments as job_arguments
+from tests.recipes.vlm_job import make_inputs
 
 DEPLOY = ROOT / "configs" / "deploy"
 
@@ -45,9 +47,9 @@ def schema(name: str) -> Any:
     return json.loads((ROOT / "tests" / "docs" / "schemas" / f"{name}.json").read_text())
 
 
-def settings(script: str) -> list[str]:
-    """The settings of the recipe that a script gives on its command lines."""
-    return re.findall(r"\b[a-z_]+\.[a-z_]+=[\w/:.-]+", script)
+def settings(script: str) -> list[tuple[str, str]]:
+    """The settings of the data that a script gives on its command lines."""
+    return re.findall(r"--data\.([a-z_]+)=([\w/:.-]+)", script)
 
 
 def scripts() -> dict[str, str]:
@@ -131,8 +133,9 @@ def test_parts_of_the_job_fit_together() -> None:
 
 def test_recipe_takes_the_settings() -> None:
     given = [*settings(" ".join(scripts().values())), *settings(" ".join(pod_command()))]
-    assert len(given) >= 5
-    load_recipe(ROOT / "configs" / "qwen2_5_vl.yaml", ["trainer=megatron", *dict.fromkeys(given)])
+    assert {name for name, _ in given} == {"path", "num_lanes"} and len(given) >= 4
+    config = DataConfig.read(ROOT / "configs" / "llava.yaml", [f"{name}={value}" for name, value in given])
+    assert config.run_options.get("num_lanes") == 1536
 
 
 def pod_command() -> list[str]:
@@ -142,16 +145,17 @@ def pod_command() -> list[str]:
 
 @pytest.mark.slow
 def test_script_trains_on_two_ranks_and_resumes(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text("recipe: llava\ntiny: true\n")
-    write_tiny_data(tmp_path / "data")
+    inputs = make_inputs(tmp_path)
+    config, run, *arguments = job_arguments(inputs, tmp_path / "run", data_global_batch_size=2)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {
         **os.environ,
-        "CONFIG": "tiny.yaml",
-        "DATA": "data/conversations",
-        "CHECKPOINTS": "checkpoints",
+        "CONFIG": config,
+        "DATA": "data/blend.yaml",
+        "RUN": run,
+        "PROGRAM": "recipes.demo.on_cpu",
         "GPUS": "2",
         "RESTARTS": "0",
         "PORT": str(port),
@@ -159,13 +163,8 @@ def test_script_trains_on_two_ranks_and_resumes(tmp_path: Path) -> None:
         "PYTHONPATH": str(ROOT),
     }
 
-    def run(steps: int) -> str:
-        command = [str(DEPLOY / "torchrun.sh"), "training.save_interval=1", f"training.train_steps={steps}"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    for steps in (1, 2):
+        command = [str(DEPLOY / "torchrun.sh"), *arguments, f"--train_steps={steps}"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "step 0:" in run(1)
-    resumed = run(2)
-    assert "step 1:" in resumed
-    assert "step 0:" not in resumed
+    assert list(read_run(Path(run))) == [1, 2]

@@ -21,8 +21,8 @@ from tests.plugins.convert.originals import captioned_mds, picture
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if path != QUICKSTART)
-LONG_PAGES = {"recipes", "distributed", "planned_run"}
-"""They launch training jobs: two minutes together."""
+LONG_PAGES = {"distributed"}
+"""They launch jobs of several ranks: a minute."""
 LINKING = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), QUICKSTART, *PAGES]
 
 
@@ -139,8 +139,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_pages_that_run_what_only_a_clone_has_say_so_first_and_no_others() -> None:
     for page in (QUICKSTART, *PAGES):
         text = page.read_text()
-        run = "\n".join(block.text for block in read_blocks(text) if block.language in ("python", "bash", "diff"))
-        needs_clone = re.search(r"\b(recipes|benchmarks|tests)\.\w", run) is not None
+        run = "\n".join(
+            block.text for block in read_blocks(text) if block.language in ("python", "bash", "diff", "console")
+        )
+        needs_clone = re.search(r"\b(recipes|benchmarks|tests)\.\w|configs/deploy/", run) is not None
         assert needs_clone == ("From a clone" in text.split("\n\n")[1]), page.name
 
 

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from recipes.compare_runs import compare
 from recipes.run_log import read_run
+
 from tests.recipes.trainer.job import arguments, launch, make_inputs
 
 NUM_STEPS = 12

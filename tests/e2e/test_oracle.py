@@ -1,24 +1,26 @@
-"""Training runs of a recipe, under both trainers, with all that happens to a run: samples that are left out, packing, a
-kill, other numbers of ranks, another blend. What the oracle and the ledger say of a step is what the step logged."""
+"""A training run with all that happens to one: samples that are left out, packing, a kill, other numbers of ranks,
+another blend. What the oracle and the ledger say of a step is what the step logged."""
 
 import dataclasses
 import json
 import random
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge_data import WorkerConfig
-from bridge_data.plugins.ledger.verify_command import compare_with_ledger
+from bridge_data.configs import DataConfig
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.verify_command import compare_with_ledger
 from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import read_states
-from recipes.recipe import Recipe, load_recipe
-from recipes.run_log import read_run
+from recipes.demo.__main__ import MODEL
+from recipes.demo.compare import read_run
 from tests.prepared import CRUDE, write_blend, write_dataset
-from tests.recipes.trainer.job import launch
+from tests.recipes.vlm_job import launch
+from tests.tiny_models.parts import tiny_tokenizer
 
 NUM_LANES, SAVE_INTERVAL = 4, 6
 NUM_COMPARED = 50
@@ -62,67 +64,72 @@ def write_blends(folder: Path) -> None:
     write_blend(folder / "second.yaml", {"a": 1, "b": 2, "c": 1})
 
 
-def settings_of(leg: Leg, folder: Path, trainer: str, packing: int | None) -> list[str]:
-    """The settings of the recipe for a leg; under Megatron the batch size ramps up in the first of them."""
-    ramp = [2, 2, 18] if packing else [4, 4, 36]
-    return [
-        *([f"data.rampup_batch_size={ramp}"] if trainer == "megatron" else []),
-        f"trainer={trainer}",
-        f"data.path={folder / leg.blend}",
-        "data.seq_length=256",
-        f"data.packing_buffer_size={'null' if packing is None else packing}",
-        f"data.micro_batch_size={2 if packing is None else 1}",
-        f"data.global_batch_size={12 if packing is None else 6}",
-        "data.max_samples_per_sequence=10",
-        f"loader.num_lanes={leg.num_lanes}",
-        f"loader.ledger_path={folder / 'ledger'}",
-        "loader.strict_restore=false",
-        "encoder.conversation.policies.overlong=skip",
-        f"training.train_steps={leg.end}",
-        f"training.save_interval={SAVE_INTERVAL}",
-        f"training.checkpoint_dir={folder / 'checkpoints'}",
-    ]
+def settings_of(leg: Leg, folder: Path) -> dict[str, Any]:
+    """The settings of the data for a leg."""
+    policies = {"policies": {"overlong": "skip"}}
+    return {
+        "path": str(folder / leg.blend),
+        "tokenizer": str(folder / "tokenizer"),
+        "seq_length": 256,
+        "task_encoder": {
+            "class_path": "bridge_data.encoders.FamilyTaskEncoder",
+            "init_args": {"family": None, "config": policies},
+        },
+        "packing_buffer_size": 12,
+        "global_batch_size": 6,
+        "max_samples_per_sequence": 10,
+        "num_workers": 0,
+        "num_lanes": leg.num_lanes,
+        "ledger_path": str(folder / "ledger"),
+        "strict_restore": False,
+    }
 
 
-def recipe_of(settings: Sequence[str]) -> Recipe:
-    return load_recipe(None, settings, recipe="text_sft", tiny=True)
-
-
-def train(leg: Leg, log: Path, settings: Sequence[str]) -> None:
-    options: dict[str, Any] = {"num_ranks": leg.num_ranks}
-    if leg.is_killed:
-        options["kill_after_step"] = leg.end - 1
-    arguments = ["--recipe", "text_sft", "--tiny", f"log_dir={log}", *settings]
-    if leg.is_killed:
-        arguments.append("training.train_steps=60")  # it would go on
-    launch(log, arguments, **options)
+def train(leg: Leg, run: Path, folder: Path) -> None:
+    config = run.with_suffix(".yaml")
+    config.write_text(json.dumps({"data": settings_of(leg, folder)}))
+    options = {"kill_after_step": leg.end} if leg.is_killed else {}
+    steps = 60 if leg.is_killed else leg.end  # it would go on
+    model = MODEL | {"vocabulary": 384}
+    settings = {"train_steps": steps, "save_interval": SAVE_INTERVAL, "lr": 1e-2, "bf16": "false"}
+    given = settings | {f"model.{name}": value for name, value in model.items()}
+    launch(
+        run,
+        [str(config), str(run), *(f"--{name}={value}" for name, value in given.items())],
+        num_ranks=leg.num_ranks,
+        **options,
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["lightning", "megatron"])
-@pytest.mark.parametrize("packing", [None, 12])
-def test_oracle_and_ledger_tell_the_steps_of_a_training_run(tmp_path: Path, trainer: str, packing: int | None) -> None:
+def test_oracle_and_ledger_tell_the_steps_of_a_training_run(tmp_path: Path) -> None:
     write_blends(tmp_path)
+    tokenizer = tiny_tokenizer("text")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
     logged: dict[int, tuple[tuple[str, ...], ...]] = {}
     first_steps = []
     for number, leg in enumerate(LEGS):
-        log = tmp_path / f"leg {number}"
-        train(leg, log, settings_of(leg, tmp_path, trainer, packing))
-        steps = read_run(log)
+        run = tmp_path / f"leg {number}"
+        if number:
+            shutil.copytree(
+                tmp_path / f"leg {number - 1}", run, ignore=shutil.ignore_patterns("steps_*", "ranks", "*.log")
+            )
+        train(leg, run, tmp_path)
+        steps = {step - 1: batch for step, batch in read_run(run).items()}  # the oracle counts from 0
         first_steps.append(min(steps))
         logged |= {step: batch.keys for step, batch in steps.items()}
     assert first_steps[0] == 0 and first_steps[1] % SAVE_INTERVAL == 0 < first_steps[1] < first_steps[2]
     assert first_steps[2:] == [24, 42]
     assert list(logged) == list(range(LEGS[-1].end))
 
-    recipe = recipe_of(settings_of(LEGS[-1], tmp_path, trainer, packing))
-    states = read_states([tmp_path / "checkpoints"])
-    config = WorkerConfig(0, 1, 0, num_lanes=recipe.loader["num_lanes"], seed_offset=recipe.data["seed"])
-    dataset = recipe.build_data(None, recipe.build_tokenizer()).datasets_provider(config, "train")
-    schedule, ledger = recipe.batch_schedule, RunLedger(tmp_path / "ledger")
+    states = read_states([run])
+    module = DataConfig.read(tmp_path / "leg 3.yaml").build()
+    config = WorkerConfig(0, 1, 0, num_lanes=LEGS[-1].num_lanes)
+    dataset = module.datasets_provider(config, "train")
+    schedule, ledger = module.batch_schedule, RunLedger(tmp_path / "ledger")
     order = RunOrder(dataset, schedule=schedule, states=[one.state for one in states])
     written = RunOrder(dataset, schedule=schedule, states=[one.state for one in states], records=ledger)
-    rng = random.Random(f"{trainer} {packing}")
+    rng = random.Random(0)
     steps_compared = rng.sample(sorted(logged), NUM_COMPARED)
     for step in steps_compared:
         keys = [key for of_batch in logged[step] for key in of_batch]

@@ -24,7 +24,7 @@ from bridge_data.encoders import (
     LlavaNext,
     VisionFamily,
 )
-from recipes.demo_tokenizer import train_tokenizer
+from recipes.demo.tokenizer import train_tokenizer
 from tests.later import hf
 
 TILE = 16

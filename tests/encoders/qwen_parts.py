@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL
-from recipes import tiny_parts
 from tests.encoders.parts import make_tokenizer, unchecked
 from tests.later import hf
+from tests.tiny_models import parts as tiny_parts
 
 PATCH, MERGE = 4, 2
 IMAGE_PIXELS = (64, 2048)

@@ -18,7 +18,6 @@ from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder, TranscriptionSample
-from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 from tests.encoders.multimodal_parts import (
     END,
     TURNS,
@@ -28,6 +27,7 @@ from tests.encoders.multimodal_parts import (
     make_tokenizer,
     slow_tokenizer,
 )
+from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
 
 CONFIG = ConversationTemplateConfig()
 MESSAGES: list[dict[str, Any]] = [

@@ -21,7 +21,7 @@ from bridge_data.encoders import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.encoders import ContrastiveTaskEncoder
-from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
+from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
 
 KINDS = ("llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "siglip")
 FIXED = {"llava", "siglip", "internvl"}

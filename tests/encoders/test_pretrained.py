@@ -11,18 +11,14 @@ from huggingface_hub import constants
 
 import bridge_data
 from bridge_data import ConfigError
-from bridge_data.encoders import MultiModalTaskEncoder
+from bridge_data.configs import DataConfig
+from bridge_data.encoders import Idefics3, InternVL, Llava, MultiModalTaskEncoder, Qwen2VL
 from bridge_data.encoders.pretrained import load_pretrained, open_image_processor, open_tokenizer
-from recipes.recipe import Recipe, load_recipe
 from tests.encoders import multimodal_parts
 from tests.encoders.multimodal_parts import CONFIG, image_processor
 from tests.encoders.parts import make_tokenizer
 
 CODE = "open({marker!r}, 'w').close()\nclass Hostile: pass\n"
-
-
-def recipe_of(part: str, path: str) -> Recipe:
-    return load_recipe(None, [f"{part}.pretrained={path}"], recipe="llava")
 
 
 def hostile_folder(folder: Path, file: str, auto_class: str) -> Path:
@@ -41,13 +37,11 @@ def hostile_folder(folder: Path, file: str, auto_class: str) -> Path:
         ("tokenizer_config.json", "AutoTokenizer", open_tokenizer),
         ("preprocessor_config.json", "AutoImageProcessor", open_image_processor),
         ("processor_config.json", "AutoImageProcessor", open_image_processor),
-        ("tokenizer_config.json", "AutoTokenizer", lambda path: recipe_of("tokenizer", path).build_tokenizer()),
-        (
-            "preprocessor_config.json",
-            "AutoImageProcessor",
-            lambda path: recipe_of("image_processor", path).build_image_processor(),
-        ),
-        ("config.json", "AutoModelForCausalLM", lambda path: recipe_of("model", path).build_model(None)),
+        ("tokenizer_config.json", "AutoTokenizer", lambda path: DataConfig(path=[], tokenizer=path).build()),
+        ("preprocessor_config.json", "AutoImageProcessor", lambda path: Llava(path, 14)),
+        ("preprocessor_config.json", "AutoImageProcessor", Idefics3),
+        ("preprocessor_config.json", "AutoImageProcessor", InternVL),
+        ("preprocessor_config.json", "AutoImageProcessor", Qwen2VL),
     ],
 )
 def test_code_in_a_folder_is_not_run_even_if_stdin_says_yes(

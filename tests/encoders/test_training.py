@@ -8,54 +8,8 @@ import torch
 from bridge_data import TextSample
 from bridge_data.encoders import FamilyBatch, FamilyConfig, FamilyTaskEncoder, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.sequences import padded
-from tests.encoders.parts import CASES, TILE, draw_talk, encode, learn, make_tokenizer
-from tests.later import hf
-
-HIDDEN = 32
-SIZES: dict[str, Any] = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": 2 * HIDDEN,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-}
-
-
-def text_config(vocab_size: int) -> Any:
-    return hf.LlamaConfig(vocab_size=vocab_size, num_key_value_heads=2, max_position_embeddings=2048, **SIZES)
-
-
-def tiny_model(name: str, tokenizer: Any) -> Any:
-    """A model of the family, with random weights."""
-    torch.manual_seed(0)
-    text = text_config(len(tokenizer))
-    if name == "text":
-        return hf.LlamaForCausalLM(text)
-    if name in ("llava", "llava_next"):
-        vision = hf.CLIPVisionConfig(image_size=TILE, patch_size=4, projection_dim=HIDDEN, **SIZES)
-        options: dict[str, Any] = {"image_token_id": tokenizer.convert_tokens_to_ids("<image>")}
-        options |= {"vision_config": vision, "text_config": text, "vision_feature_layer": -1}
-        if name == "llava":
-            return hf.LlavaForConditionalGeneration(hf.LlavaConfig(**options))
-        grids = [[TILE * rows, TILE * columns] for rows, columns in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))]
-        return hf.LlavaNextForConditionalGeneration(hf.LlavaNextConfig(image_grid_pinpoints=grids, **options))
-    if name == "idefics3":
-        vision_options = {"image_size": TILE, "patch_size": 4, **SIZES}
-        config = hf.Idefics3Config(
-            vision_config=vision_options,
-            text_config=text,
-            scale_factor=2,
-            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        return hf.Idefics3ForConditionalGeneration(config)
-    vision = hf.InternVLVisionConfig(image_size=[TILE, TILE], patch_size=[4, 4], **SIZES)
-    config = hf.InternVLConfig(
-        vision_config=vision,
-        text_config=text,
-        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
-        image_seq_length=4,
-    )
-    return hf.InternVLForConditionalGeneration(config)
+from tests.encoders.parts import CASES, draw_talk, encode, learn, make_tokenizer
+from tests.tiny_models.parts import tiny_model
 
 
 def family_encoder(name: str, **settings: Any) -> tuple[Any, FamilyTaskEncoder]:

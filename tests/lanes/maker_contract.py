@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SkipSample, WorkerConfig, stateless
+from bridge_data.counts import BatchCounts
 from bridge_data.lanes.maker import MakerWrapper
 from bridge_data.samples.differences import first_difference
 from tests.prepared import train_dataset, write_dataset
@@ -113,8 +114,8 @@ def produced(dataset: LaneDataset, wrappers: Sequence[MakerWrapper] = ()) -> lis
     found = []
     lane.next()  # with what was read to open the data
     for made in (lane.next() for _ in range(NUM_BATCHES)):
-        samples, _, _, images, num_bytes, retries, damaged, first_frames, *_ = made.counts
-        counts = samples, images, num_bytes, retries, damaged, first_frames
+        own = BatchCounts(*made.counts)
+        counts = own.samples, own.images, own.bytes_read, own.retries, own.damaged_images, own.first_frames
         batch = made.batch
         key = batch["__restore_key__"] if isinstance(batch, dict) else batch.__restore_key__
         found.append((batch, key, made.state, made.skipped, counts))

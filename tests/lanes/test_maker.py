@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader
-from bridge_data.lanes.maker import LaneView, Made, Maker, parts_of
+from bridge_data.counts import COUNTS
+from bridge_data.lanes.maker import LaneView, Made, Maker, outputs_of
 from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 from tests.lanes.maker_contract import ENCODERS, check_maker, opened, produced, unchanged, wrapped_by, write_captions
 from tests.prepared import train_dataset, write_pair
 
@@ -29,7 +29,7 @@ class CountingMaker:
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         for ref, made in zip(refs, self._inner.make(refs), strict=True):
-            COUNTS.others[f"made/{self._names[ref.source]}"] += len(parts_of(made))
+            COUNTS.others[f"made/{self._names[ref.source]}"] += len(outputs_of(made))
             yield made
 
 

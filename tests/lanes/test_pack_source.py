@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
-from bridge_data.lanes.assembly import Draws, Item, Pack
+from bridge_data.lanes.assembly import Item, Pack, SampleFeed
 from bridge_data.lanes.pack_source import Held, PackedData, PackSources
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
@@ -30,15 +30,15 @@ class GroupPacks(PackSources):
     def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         return {"packing": "by group"}
 
-    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> "GroupPacker":
-        return GroupPacker(draws, self.group_of)
+    def open(self, dataset: PackedData, feed: SampleFeed, lane: int, state: LoaderState) -> "GroupPacker":
+        return GroupPacker(feed, self.group_of)
 
 
 class GroupPacker:
     """Draws samples into the buffer of their group, and packs the first buffer that is full; at the end, all."""
 
-    def __init__(self, draws: Draws, group_of: GroupOf) -> None:
-        self.draws, self.group_of = draws, group_of
+    def __init__(self, feed: SampleFeed, group_of: GroupOf) -> None:
+        self.feed, self.group_of = feed, group_of
         self.restored: list[Item] = []
         self.buffers: dict[str, list[Item]] = {}
         self.packs: collections.deque[list[Item]] = collections.deque()
@@ -50,17 +50,17 @@ class GroupPacker:
     def next(self) -> list[Item]:
         restored, self.restored = self.restored, []
         for item in restored:
-            if self.draws.read(item):
+            if self.feed.read(item):
                 self.add(item)
         while not self.packs:
             try:
-                item = self.draws.next()
+                item = self.feed.next()
             except StopIteration:
                 if not self.buffers:
                     raise
                 self.choose(next(iter(self.buffers)))
                 continue
-            if self.draws.read(item):
+            if self.feed.read(item):
                 group, size = self.add(item)
                 if len(self.buffers[group]) >= size:
                     self.choose(group)
@@ -72,13 +72,13 @@ class GroupPacker:
         return group, size
 
     def choose(self, group: str) -> None:
-        packs, left = self.draws.work.select(self.buffers.pop(group))
+        packs, left = self.feed.work.select(self.buffers.pop(group))
         self.packs.extend(packs)
         if left:
             self.buffers[group] = left
 
     def pack(self, items: list[Item]) -> Pack | None:
-        return self.draws.pack(items)
+        return self.feed.pack(items)
 
     def state(self) -> None:
         """It follows from what is held: the group of a sample is a function of it."""
@@ -87,7 +87,7 @@ class GroupPacker:
         self.restored, self.packs = held.carried, held.packs
 
     def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
-        return self.draws.upcoming(most, most) if num_packs > len(self.packs) else []
+        return self.feed.upcoming(most, most) if num_packs > len(self.packs) else []
 
 
 def by_length(sample: Any) -> tuple[str, int]:

@@ -52,16 +52,16 @@ class Listed:
     """A cursor of samples that are listed, with their epoch and a source of large blocks."""
 
     def __init__(self, indices: Sequence[int]) -> None:
-        self.draws, self._indices = 0, indices
+        self.num_drawn, self._indices = 0, indices
 
     def next(self) -> SampleRef:
-        if self.draws == len(self._indices):
+        if self.num_drawn == len(self._indices):
             raise StopIteration
-        self.draws += 1
-        return SampleRef(0, 0, self._indices[self.draws - 1])
+        self.num_drawn += 1
+        return SampleRef(0, 0, self._indices[self.num_drawn - 1])
 
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
-        return [(self.draws, self.next()) for _ in range(count)]
+        return [(self.num_drawn, self.next()) for _ in range(count)]
 
     def copy(self) -> "Listed":
         return copy.copy(self)

@@ -289,7 +289,7 @@ def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) 
     for gone, told in (
         ((name, 0, 1, 0), r"the sample .* cannot be restored: it is skipped by encode_sample"),
         ((name, 0, 3, 5), r"skipped by no hook, which makes fewer samples or batches now"),
-        ((*key[:2], 9, *key[3:]), r"part 9 of the batch of .* skipped"),
+        ((*key[:2], 9, *key[3:]), r"output 9 of the batch of .* skipped"),
     ):
         with pytest.raises(SampleError, match=told):
             dataset.restore_sample(gone)

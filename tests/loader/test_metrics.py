@@ -21,11 +21,11 @@ from bridge_data import (
     get_savable_loader,
     stateless,
 )
+from bridge_data.counts import COUNTS
 from bridge_data.lanes.maker import LaneView, Maker
 from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
 from bridge_data.order import SampleRef
-from bridge_data.process_counts import COUNTS
 from tests.prepared import train_dataset, val_dataset, write_blend, write_dataset, write_texts
 
 SLOW = "000034"
@@ -205,7 +205,8 @@ def test_bytes_and_images_are_those_that_were_read_and_decoded(tmp_path: Path, m
 
     with get_savable_loader(dataset) as loader:
         monkeypatch.setattr(os, "pread", counted)
-        COUNTS.num_bytes, COUNTS.num_images = 0, 5  # what else this process has read or decoded
+        COUNTS.take()
+        COUNTS.images += 5  # what else this process has read or decoded
         assert sum(len(batch.image) for batch in loader) == 31
         num_bytes = sum(read)
         metrics = loader.metrics()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
 from bridge_data.lanes.assembly import Item, Pack
-from bridge_data.order import ALL_PARTS, BEGINNING, Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
+from bridge_data.order import ALL_OUTPUTS, BEGINNING, Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
 from bridge_data.order.cursor import Entry, Inbox, Stream, cut_entry, entry_size
 from bridge_data.order.pending import OLD, Drawn, Pending, num_pending
 
@@ -107,7 +107,7 @@ def drained(stream: Any, count: int) -> list[Any]:
 @given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=12), size=st.integers(1, 8))
 def test_an_inbox_gives_what_was_cut_in_its_order(cuts: list[int], size: int) -> None:
     old, new = row_of(num_epochs=1), row_of(first_epoch=1)
-    expected = [(epoch, index, ALL_PARTS) for epoch, index in drained(Stream(old, 1), 99)]
+    expected = [(epoch, index, ALL_OUTPUTS) for epoch, index in drained(Stream(old, 1), 99)]
     rest: Entry = [0, 1, *BEGINNING[:3], 0, len(expected)]
     entries: list[Entry] = [[[0, 5, 2]]]
     for cut in cuts:
@@ -150,7 +150,7 @@ def in_order() -> OrderedCursor:
 @given(pending=PENDING, base=st.integers(0, 50))
 def test_what_waits_comes_back_as_it_was_written(pending: Pending[Item, Pack], base: int) -> None:
     def as_drawn(item: Item) -> Drawn:
-        return Drawn(item.draw if item.draw >= base else OLD, item.ref, item.part)
+        return Drawn(item.draw if item.draw >= base else OLD, item.ref, item.output)
 
     expected = pending.map(as_drawn, lambda unit: [*map(as_drawn, unit.items)])
     written = json.loads(json.dumps(pending.encode(base)))
@@ -167,7 +167,7 @@ def test_only_draws_that_something_waits_of_are_replayed() -> None:
     order = in_order()
     base = order.state()
     (drawn,) = Pending.decode({"draws": 1 << 40, "pending": {"queue": [3], "base": base}}, order).items()
-    assert (drawn.ref, order.draws) == (SampleRef(0, 0, 3), 4)
+    assert (drawn.ref, order.num_drawn) == (SampleRef(0, 0, 3), 4)
 
 
 def test_a_draw_beyond_the_end_of_the_data_is_refused() -> None:

@@ -163,6 +163,30 @@ def test_an_extra_that_leaves_nothing_out_is_not_asked_about_draws(data: Path, m
     assert made.notes == {"counted": len(keys_in(made.batch))}
 
 
+def test_what_an_extra_saves_is_the_same_object_until_it_changes(data: Path) -> None:
+    class Kept(StateExtra):
+        name: ClassVar[str] = "kept"
+        version: ClassVar[int] = 1
+
+        def lane(self, number: int, state: LoaderState) -> LaneExtra:
+            return KeptLane()
+
+    class KeptLane(LaneExtra):
+        num_noted = 0
+
+        def note(self, index: int, samples: Ints) -> Any:
+            self.num_noted += 1
+
+        def save(self) -> Any:
+            return [self.num_noted // 3]
+
+    dataset = dataset_of(data, has_extra=False).changed(extras=(Kept(),))
+    lane = dataset.lane(0, dataset.new_state())
+    saved = [lane.next().state["extras"] for _ in range(6)]
+    assert [data_of(one, Kept) for one in saved] == [[0], [0], [1], [1], [1], [2]]
+    assert saved[0] is saved[1] and saved[2] is saved[3] is saved[4]
+
+
 def test_a_state_with_an_extra_that_is_not_installed_is_refused(data: Path) -> None:
     _, state = taken(dataset_of(data), 4)
     loader = get_savable_loader(dataset_of(data, has_extra=False))

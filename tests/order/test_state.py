@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LaneState, LoaderState, merge_states
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 
 FINGERPRINT = {
     "sources": [["aa", "photos"], ["bb", "pages"]],
@@ -30,6 +31,18 @@ def test_a_state_survives_json_and_weights_only_loading(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "state.pt")
     for loaded in (json.loads(json.dumps(saved)), torch.load(tmp_path / "state.pt", weights_only=True)):
         assert LoaderState.from_dict(loaded) == state(0, 2)
+
+
+def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
+    skips = StepSkips.of([SkippedRange(20, 24)])
+    before = dataclasses.replace(
+        state(0, 2), drawn_before=5, epoch_batches=3, extras={"a": 1}, repetition=2, skips=skips, resharded=[4, 1]
+    )
+    assert all(getattr(before, field.name) for field in dataclasses.fields(before) if field.name != "ended")
+    own: LaneState = {"draws": 9, "cursors": {}, "micro_batches": 3}
+    after = before.after_turn(2, own, 12, 4)
+    expected = dataclasses.replace(before, lanes={0: before.lanes[0], 2: own}, micro_batch_index=12, epoch_batches=4)
+    assert (after, before.lanes[2]["draws"]) == (expected, 2)
 
 
 def test_extras_are_kept_as_they_are_and_must_be_the_same_on_all_ranks() -> None:

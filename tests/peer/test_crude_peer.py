@@ -109,11 +109,11 @@ def test_pages_are_cooked_with_auxiliary_data_the_primary_and_caches(tmp_path: P
     else:
         for name in ("pages", "pictures"):
             (tmp_path / name / ".nv-meta/index.bridge").unlink()
-        flags = ("--non-interactive", "--force-overwrite", "--split-ratio", "1,0,0")
+        flags = ("--non-interactive", "--force-overwrite", "--skip-dataset-yaml", "--split-ratio", "1,0,0")
         energon(
             ("prepare", tmp_path / "pages", *flags, "--num-workers", 2),
             ("prepare", tmp_path / "pictures", *flags, "--num-workers", 2),
-            ("prepare", tmp_path / "pictures", "--media", "extension", "--num-workers", 2),
+            ("prepare-media", tmp_path / "pictures", "--media-metadata-by-extension", "--num-workers", 2),
         )
     program = (
         COOK
@@ -146,12 +146,12 @@ def test_media_metadata_are_stored_alike(tmp_path: Path) -> None:
         (tmp_path / name / "files/c.txt").write_bytes(b"no picture")
     found = {name: [tmp_path / name / "tars", tmp_path / name / "files"] for name in ("ours", "theirs")}
     # On a folder, Energon 7.4.1 can do it by extension only: by header and by glob its workers fail and it hangs.
-    flags = ("--media", "header", "--media", "extension")
-    for folder, chosen in zip(found["ours"], flags, strict=True):
-        result = run_command("prepare", folder, chosen)
+    rules = ("header", "extension")
+    for folder, rule in zip(found["ours"], rules, strict=True):
+        result = run_command("prepare", folder, "--media", rule)
         assert result.exit_code == 0, result.output
-    commands = (("prepare", *pair, "--num-workers", 2) for pair in zip(found["theirs"], flags, strict=True))
-    energon(*commands)
+    theirs = [(folder, f"--media-metadata-by-{rule}") for folder, rule in zip(found["theirs"], rules, strict=True)]
+    energon(*(("prepare-media", *pair, "--num-workers", 2) for pair in theirs))
     rows = [[media_rows(folder) for folder in folders] for folders in found.values()]
     assert rows[0] == rows[1]
     assert [len(stored) for stored in rows[0]] == [10, 1]

@@ -198,7 +198,7 @@ def test_both_shuffle_and_divide_alike(plain: Path) -> None:
         quiet = ("--non-interactive", "--force-overwrite", *flags)
         assert run_command("prepare", plain, *quiet).exit_code == 0
         splits.append(yaml.safe_load((plain / ".nv-meta/split.yaml").read_text()))
-        energon_prepare(plain, *quiet)
+        energon_prepare(plain, "--skip-dataset-yaml", *quiet)
         splits.append(yaml.safe_load((plain / ".nv-meta/split.yaml").read_text()))
     assert splits[0] == splits[1] != splits[2] == splits[3]
 

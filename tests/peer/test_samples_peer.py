@@ -182,7 +182,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
     prepared_there = [paths[f"{kind} theirs"] for kind, writer in PREPARED if writer == "theirs"]
     for path in prepared_there:
         (path / ".nv-meta/index.bridge").unlink()
-    flags = ("--non-interactive", "--force-overwrite", "--split-ratio", "1,0,0", "--no-progress")
+    flags = ("--non-interactive", "--force-overwrite", "--skip-dataset-yaml", "--split-ratio", "1,0,0", "--no-progress")
     energon(*(("prepare", path, *flags, "--num-workers", 2) for path in prepared_there))
     program = """
 found = {name: val(path, split_part="train") for name, path in given["paths"].items()}

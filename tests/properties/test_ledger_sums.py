@@ -18,8 +18,9 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order import Cursor
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums, ledger_line
+from bridge_data.plugins.ledger.ledger import ledger_line
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums
 from tests.properties.machine import EXAMPLES, Case, JobMachine, Topology, cases, datasets_of, written_sources
 
 CASES = cases(JobMachine.CAN_CHOOSE).map(lambda case: dataclasses.replace(case, limit=None))

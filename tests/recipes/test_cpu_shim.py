@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the shim does
 
 PROGRAM = """
 import json, torch
-from recipes import cpu_shim
+from recipes.demo import cpu_shim
 cpu_shim.install()
 answered = torch.cuda.current_stream
 cpu_shim.install()
@@ -49,22 +49,28 @@ import megatron.core
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel.random import checkpoint, get_cuda_rng_tracker
-from recipes.trainer.config import ParallelConfig
-from recipes.trainer.parallel import initialize_parallel
-from recipes.megatron_model import MegatronModel
-from recipes.tiny_parts import tiny_model, tiny_tokenizer
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from megatron.core.transformer import TransformerConfig
 
-groups = initialize_parallel(ParallelConfig(), seed=1)
-tokenizer = tiny_tokenizer("text")
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+parallel_state.initialize_model_parallel()
+groups = ProcessGroupCollection.use_mpu_process_groups()
+model_parallel_cuda_manual_seed(1)
+config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=2)
 tokens = torch.arange(2, 66).reshape(1, 64)
 with get_cuda_rng_tracker().fork():
     found["tracked"] = list(torch.rand(3).shape)
 
 
 def losses(**options):
-    model = MegatronModel(tiny_model("text", tokenizer, seed=1), groups, seq_length=64)
+    model_parallel_cuda_manual_seed(1)
+    model = GPTModel(config, get_gpt_layer_local_spec(), 80, 64, position_embedding_type="rope")
     ddp = DistributedDataParallel(
-        config=model.config, ddp_config=DistributedDataParallelConfig(**options), module=model, pg_collection=groups
+        config=config, ddp_config=DistributedDataParallelConfig(**options), module=model, pg_collection=groups
     )
     is_distributed = options.get("use_distributed_optimizer", False)
     optimizer = get_megatron_optimizer(
@@ -74,7 +80,7 @@ def losses(**options):
     for _ in range(3):
         ddp.zero_grad_buffer()
         optimizer.zero_grad()
-        loss = ddp(tokens, {}, torch.zeros(1, 64, dtype=torch.long), tokens.roll(-1, 1)).mean()
+        loss = ddp(tokens, None, torch.ones(1, 1, 64, 64).triu(1) > 0, labels=tokens.roll(-1, 1)).mean()
         loss.backward()
         finalize_model_grads([ddp])
         optimizer.step()
@@ -104,7 +110,7 @@ def test_the_shim_answers_and_megatron_trains_with_it() -> None:
     assert found["types"] == ["torch.cuda.FloatTensor", "torch.cuda.LongTensor"]
     assert found["memory"] == [0, 0, {}]
     assert found["random state is the CPU's"] and found["tracked"] == [3]
-    assert "add it to ANSWERS in recipes/cpu_shim.py" in found["refusal"]
+    assert "add it to ANSWERS in recipes/demo/cpu_shim.py" in found["refusal"]
     plain, *with_streams = found["losses"].values()
     assert plain[0] > plain[1] > plain[2]
     assert with_streams == [pytest.approx(plain, rel=1e-5)] * 2

@@ -6,21 +6,21 @@ import pytest
 import torch
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.encoders import FamilyTaskEncoder
+from bridge_data.encoders import FamilyTaskEncoder, Llava
 from bridge_data.errors import DatasetError, SkipSample
 from bridge_data.samples import CaptioningSample, VQASample
-from recipes import demo_data
-from recipes.demo import RESUMES, Demo, main
-from recipes.demo_data import DemoDataConfig, find_photos, make_demo_data
-from recipes.demo_encoder import SkippingTaskEncoder
-from recipes.demo_tokenizer import END, IMAGE, PAD, START, train_tokenizer
-from recipes.recipe import load_recipe
+from recipes.demo import photos
+from recipes.demo.__main__ import RESUMES, Demo, main
+from recipes.demo.photos import DemoDataConfig, find_photos, make_demo_data
+from recipes.demo.skipping import SkippingTaskEncoder
+from recipes.demo.tokenizer import END, IMAGE, PAD, START, train_tokenizer
+from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
 
 
 @pytest.mark.parametrize("num_steps", [16, 17, 23, 40, 100])
 def test_the_kill_falls_between_saves_in_the_middle_of_the_run(tmp_path: Path, num_steps: int) -> None:
     demo = Demo(tmp_path, num_steps, [run.name for run in RESUMES])
-    steps_done = demo.kill_after_step + 1
+    steps_done = demo.kill_after_step
     assert demo.save_interval < steps_done < num_steps - demo.save_interval
     assert 0 < steps_done % demo.save_interval < demo.save_interval - 1, "there must be room for a late SIGKILL"
 
@@ -31,7 +31,7 @@ def test_too_few_steps_and_a_missing_package_are_refused(
     with pytest.raises(SystemExit):
         main(["--steps", "15"])
     assert "expected at least 16" in capsys.readouterr().err
-    monkeypatch.setattr(demo_data.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(photos.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DatasetError, match="pip install scikit-image"):
         find_photos()
 
@@ -62,18 +62,12 @@ def sample(key: str) -> CaptioningSample:
     return CaptioningSample(__key__=key, image=torch.zeros(3, 40, 48), caption="a grey crop of the cat")
 
 
-def encoder_of(*changes: str) -> FamilyTaskEncoder:
-    recipe = load_recipe(None, list(changes), recipe="llava", tiny=True)
-    encoder = recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
-    assert isinstance(encoder, FamilyTaskEncoder)
-    return encoder
-
-
-def test_it_leaves_out_one_sample_and_is_that_of_the_recipe_for_all_others() -> None:
-    plain = encoder_of()
-    name = "task_encoder=recipes.demo_encoder:SkippingTaskEncoder"
-    encoder = encoder_of(name, "encoder={patch_size: 4, skipped_key: shard/b}")
-    assert isinstance(encoder, SkippingTaskEncoder)
+def test_it_leaves_out_one_sample_and_is_that_of_the_other_runs_for_all_others() -> None:
+    parts = tiny_tokenizer("llava"), Llava(tiny_image_processor("llava"), 4)
+    plain, encoder = (
+        FamilyTaskEncoder(*parts, seq_length=256),
+        SkippingTaskEncoder(*parts, seq_length=256, skipped_key="shard/b"),
+    )
     assert torch.equal(encoder.preencode_sample(sample("shard/a")).tokens, plain.preencode_sample(sample("s/a")).tokens)
     with pytest.raises(SkipSample):
         encoder.preencode_sample(sample("shard/b"))

@@ -19,7 +19,7 @@ from cloudpickle import cloudpickle as _internals
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.samples.pickling import ByName, ReferencePickler, parts_of, reduce_object
+from bridge_data.samples.pickling import ByName, ReferencePickler, pieces_of, reduce_object
 
 _MAX_TRACEBACK_CHARS = 8_000
 
@@ -87,13 +87,13 @@ class Encoder:
         self._pickler: type[ReferencePickler] | type[_CloudPickler] = ReferencePickler
 
     def encode(self, batch: Any) -> list[pickle.PickleBuffer]:
-        """`batch` in parts: its pickle first, then the memory of each tensor and array."""
+        """`batch` in pieces: its pickle first, then the memory of each tensor and array."""
         if self._pickler is ReferencePickler:
             with contextlib.suppress(Exception):
-                return parts_of(batch, ReferencePickler, self._trainer_classes)
-        parts = parts_of(batch, _CloudPickler, self._trainer_classes)
+                return pieces_of(batch, ReferencePickler, self._trainer_classes)
+        pieces = pieces_of(batch, _CloudPickler, self._trainer_classes)
         self._pickler = _CloudPickler  # later batches will need it too
-        return parts
+        return pieces
 
     def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
         """An exception with its traceback as a note, pickled (None if it cannot be), and the traceback as text."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.produced import Produced, as_counts
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -31,7 +31,7 @@ from bridge_data.loader.workers.messages import (
     Load,
     Packet,
     Ready,
-    changed,
+    applied,
 )
 from bridge_data.loader.workers.services import WorkerServices
 from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers
@@ -137,7 +137,7 @@ class WorkerLink:
         self.num_received += 1
         state: LaneState = {}
         if isinstance(message, BatchMessage):
-            state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
+            state = self._state.lanes[message.lane] = applied(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._buffers))
         if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)
@@ -178,8 +178,8 @@ class WorkerLink:
         self._note_taken()
         if (self._buffers.released or self.page.waits) and not self.hung_up:
             self._free()
-        counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
-        return Produced(lane, batch, state, message.skipped, counts, message.notes)
+        ready = self._num_ready, self._prefetch_factor
+        return Produced(lane, batch, state, message.skipped, message.counts, message.notes, *ready)
 
     def _note_taken(self) -> None:
         if self._services is not None:

@@ -20,8 +20,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.replacement import Replacement, replacement
@@ -55,11 +55,11 @@ class StateChange(NamedTuple):
 def change_of(before: LaneState, state: LaneState) -> StateChange:
     """The change from `before` ({} for the first state) to `state`. A state without pending samples is sent whole."""
     if not before or "pending" not in state:
-        return StateChange([], state)
+        return StateChange([], {**state})
     return _difference(before, state)
 
 
-def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
+def _difference(before: Mapping[str, Any], state: Mapping[str, Any]) -> StateChange:
     kept = [name for name, value in state.items() if before.get(name, _NOTHING) is value]
     new = {name: value for name, value in state.items() if name not in kept}
     packs, packs_before = state.get("packs"), before.get("packs")
@@ -71,13 +71,17 @@ def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
     return StateChange(kept, new)
 
 
-def changed(before: LaneState, change: StateChange) -> LaneState:
+def applied(before: LaneState, change: StateChange) -> LaneState:
     """The state passed to `change_of(before, state)`."""
+    return cast("LaneState", _after(before, change))
+
+
+def _after(before: Mapping[str, Any], change: StateChange) -> dict[str, Any]:
     state = {name: before[name] for name in change.kept} | change.new
     if change.num_packs:
         state["packs"] = before["packs"][-change.num_packs :]
     if change.pending is not None:
-        state["pending"] = changed(before["pending"], change.pending)
+        state["pending"] = _after(before["pending"], change.pending)
     return state
 
 
@@ -171,7 +175,7 @@ class Ready(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The parts of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
+    """The pieces of a batch, its pickle first, then its buffers: start and end of each are in `ranges`.
 
     They are in buffer number `buffer` of shared memory; -1: they come with the message itself. The buffer is new if
     `new_capacity_bytes` is not 0 (its descriptor comes with the message); buffers in `retired` are not used any more.
@@ -185,7 +189,7 @@ class Body(NamedTuple):
 
 class BatchMessage(NamedTuple):
     """Worker to trainer: a batch of the lane, with the change from the lane's state before it to the state after it,
-    and the values of its `Counts` without the last two.
+    and the values of its `BatchCounts`.
 
     `number` counts the items since each `Begin` from 0, so that a lost message is noticed.
     """
@@ -262,11 +266,11 @@ class Channel:
         """
         flags = _NO_SIGNAL if wait else _NO_SIGNAL | _DO_NOT_WAIT
         data = pickle.dumps(message, 5)
-        parts = [_LENGTH.pack(len(data)), data, *payload]
-        if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
-            self._send_packet(parts, descriptors, flags)
+        pieces = [_LENGTH.pack(len(data)), data, *payload]
+        if sum(map(len, pieces)) <= _MAX_PACKET_BYTES:
+            self._send_packet(pieces, descriptors, flags)
             return
-        file = file_of(b"".join(parts))
+        file = file_of(b"".join(pieces))
         try:
             self._send_packet([_IN_FILE], [file, *descriptors], flags)
         finally:
@@ -289,12 +293,12 @@ class Channel:
 
     # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore their flags.
 
-    def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
+    def _send_packet(self, pieces: list[Any], descriptors: Sequence[int], flags: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
                 try:
-                    self._socket.sendmsg(parts, rights, flags)
+                    self._socket.sendmsg(pieces, rights, flags)
                     return
                 except OSError as error:  # too many descriptors of this user are on the way, and arrive soon
                     if error.errno != errno.ETOOMANYREFS or flags & _DO_NOT_WAIT:

@@ -1,13 +1,13 @@
 """Memory for batches: buffers of shared memory, and the arena that batches are collated in.
 
-Reads, in a worker, the parts of a batch. Returns, in the trainer, views of the same memory. Promises that a buffer is
+Reads, in a worker, the pieces of a batch. Returns, in the trainer, views of the same memory. Promises that a buffer is
 mapped only once, and returns to its worker when the last tensor, view or array over it dies; no one waits for that, and
 no mapping is closed while in use. The memory that the trainer holds is bounded, in bytes and in buffers; beyond that it
 gets private copies.
 
-A worker collates in a buffer, and the message of the batch says where in it the parts are, uncopied. The buffer goes to
-the trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
-buffer, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
+A worker collates in a buffer, and the message of the batch says where in it the pieces are, uncopied. The buffer goes
+to the trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in
+one buffer, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class SharedBuffers:
         """Make these buffers available for writing."""
         self._free += [number for number in numbers if number in self.maps]
 
-    def place(self, parts: Sequence[pickle.PickleBuffer]) -> Placed:
-        """Copy the parts to a buffer, or inline them; returns what to send."""
-        views = [part.raw() for part in parts]
+    def place(self, pieces: Sequence[pickle.PickleBuffer]) -> Placed:
+        """Copy the pieces to a buffer, or inline them; returns what to send."""
+        views = [piece.raw() for piece in pieces]
         ranges, size = layout(map(len, views))
         if size <= MAX_INLINE_BYTES:
             return Body(ranges), list(padded(views, ranges)), []
@@ -77,7 +77,7 @@ class SharedBuffers:
         self._free.remove(number)
 
     def sent(self, number: int, ranges: list[tuple[int, int]]) -> Placed:
-        """What `place` returns for parts that are in this buffer, which is the trainer's from now on."""
+        """What `place` returns for pieces that are in this buffer, which is the trainer's from now on."""
         descriptor = self._new.pop(number, None)
         retired, self._retired = self._retired, []
         capacity = 0 if descriptor is None else len(self.maps[number])
@@ -142,7 +142,7 @@ class MappedBuffers:
                 os.close(descriptor)
 
     def open(self, body: Body, payload: memoryview) -> list[Any]:
-        """The parts of `body`; its buffer is not written while anything refers to them."""
+        """The pieces of `body`; its buffer is not written while anything refers to them."""
         if body.buffer < 0:
             # Tensors need aligned, writable memory; a pickle alone is read without a copy.
             view = memoryview(bytearray(payload)) if len(body.ranges) > 1 else payload
@@ -173,7 +173,7 @@ def _release(number: int, numbers: collections.deque[int], num_bytes: int, held:
 
 
 def layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
-    """Start and end of consecutive, aligned parts of these lengths; and the end of the last one."""
+    """Start and end of consecutive, aligned pieces of these lengths; and the end of the last one."""
     ranges, end = [], 0
     for length in lengths:
         start = aligned(end)
@@ -183,7 +183,7 @@ def layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
 
 
 def padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
-    """The bytes of the parts, with padding up to the start of each."""
+    """The bytes of the pieces, with padding up to the start of each."""
     position = 0
     for view, (start, end) in zip(views, ranges, strict=True):
         if start > position:
@@ -200,7 +200,7 @@ _MAX_OPEN = 4
 them."""
 
 _REST_BYTES = 1 << 16
-"""Space for the parts of a batch that are not built in the buffer: its pickle and small tensors."""
+"""Space for the pieces of a batch that are not built in the buffer: its pickle and small tensors."""
 
 
 class SharedArena(Arena):
@@ -228,21 +228,21 @@ class SharedArena(Arena):
         self._open[number] = buffer
         return buffer, memory
 
-    def place(self, parts: list[pickle.PickleBuffer]) -> Placed:
-        """What to send so that the `parts` of a batch arrive. The list is emptied: the caller must hold no other
-        reference to the parts or to the batch."""
-        number = self._buffer_of(parts) if self._open else None
+    def place(self, pieces: list[pickle.PickleBuffer]) -> Placed:
+        """What to send so that the `pieces` of a batch arrive. The list is emptied: the caller must hold no other
+        reference to the pieces or to the batch."""
+        number = self._buffer_of(pieces) if self._open else None
         if number is None:
-            self._expect(sum(len(part.raw()) for part in parts))
-            return self._buffers.place(parts)
+            self._expect(sum(len(piece.raw()) for piece in pieces))
+            return self._buffers.place(pieces)
         memory, used = self._buffers.maps[number], self._open[number].end
-        ranges, size = _ranges_in(self._open[number], parts)
+        ranges, size = _ranges_in(self._open[number], pieces)
         extent = max(end for _, end in ranges)
         self._expect(min(extent, 2 * size))
         if extent > min(len(memory), 2 * size):  # much more was built than sent: the trainer would keep all of it
-            return self._buffers.place(parts)
-        _copy_rest(memory, used, ranges, parts)
-        parts.clear()  # these should be the last references to the buffer
+            return self._buffers.place(pieces)
+        _copy_rest(memory, used, ranges, pieces)
+        pieces.clear()  # these should be the last references to the buffer
         self._collect()
         if number not in self._open:
             self._buffers.claim(number)
@@ -256,10 +256,10 @@ class SharedArena(Arena):
         """Size new buffers for batches like this one or the recent ones: a single larger batch is forgotten."""
         self._batch_bytes = max(self._batch_bytes - self._batch_bytes // 4, num_bytes + _REST_BYTES)
 
-    def _buffer_of(self, parts: list[pickle.PickleBuffer]) -> int | None:
-        """The buffer that the largest part was built in."""
+    def _buffer_of(self, pieces: list[pickle.PickleBuffer]) -> int | None:
+        """The buffer that the largest piece was built in."""
         self._collect()
-        largest = max((part.raw() for part in parts), key=len)
+        largest = max((piece.raw() for piece in pieces), key=len)
         return next((number for number, buffer in self._open.items() if _range_in(buffer, largest)), None)
 
     def _collect(self) -> None:
@@ -277,11 +277,11 @@ def _range_in(buffer: ArenaBuffer, view: memoryview) -> tuple[int, int] | None:
     return (start, start + len(view)) if start >= 0 and start + len(view) <= buffer.end else None
 
 
-def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tuple[list[tuple[int, int]], int]:
-    """Start and end of each part in the buffer, after its used bytes for those that must be copied; their size."""
+def _ranges_in(buffer: ArenaBuffer, pieces: Sequence[pickle.PickleBuffer]) -> tuple[list[tuple[int, int]], int]:
+    """Start and end of each piece in the buffer, after its used bytes for those that must be copied; their size."""
     ranges, end, size = [], buffer.end, 0
-    for part in parts:
-        view = part.raw()
+    for piece in pieces:
+        view = piece.raw()
         found = _range_in(buffer, view)
         if found is None:
             start = aligned(end)
@@ -293,9 +293,9 @@ def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tup
 
 
 def _copy_rest(
-    memory: mmap.mmap, used: int, ranges: Sequence[tuple[int, int]], parts: Sequence[pickle.PickleBuffer]
+    memory: mmap.mmap, used: int, ranges: Sequence[tuple[int, int]], pieces: Sequence[pickle.PickleBuffer]
 ) -> None:
-    """Copy the parts that were not built in the buffer after its `used` bytes."""
-    for (start, end), part in zip(ranges, parts, strict=True):
+    """Copy the pieces that were not built in the buffer after its `used` bytes."""
+    for (start, end), piece in zip(ranges, pieces, strict=True):
         if start >= used:
-            memory[start:end] = part.raw()
+            memory[start:end] = piece.raw()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from bridge_data.order import SampleRef
 
-_LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
+_LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, output
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
 _SOON_S = 1e-4
@@ -93,12 +93,12 @@ class WatchPage:
 
     def describe(self, name: Callable[[SampleRef], str] = str) -> str:
         """The lane and sample the worker is on, in words; `name` says what a sample is called."""
-        _, lane, source, epoch, index, part = _LAYOUT.unpack_from(self._memory)
+        _, lane, source, epoch, index, output = _LAYOUT.unpack_from(self._memory)
         if lane == _NONE:
             return "between two batches"
         if source == _NONE:
             return f"in lane {lane}, on no sample yet"
-        return f"in lane {lane}, on sample {name(SampleRef(source, epoch, index, part))}"
+        return f"in lane {lane}, on sample {name(SampleRef(source, epoch, index, output))}"
 
 
 def spin_briefly(has_come: Callable[[], bool]) -> bool:

@@ -207,10 +207,10 @@ class Worker:
             if isinstance(item, Ended):
                 self.schedule.end_lane()
                 return EndMessage(*head, item.skipped), [], []
-            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
-            parts = self._encoder.encode(item.batch)
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts
+            pieces = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
-            body, payload, descriptors = self._arena.place(parts)
+            body, payload, descriptors = self._arena.place(pieces)
             self.batch_bytes = max(self.batch_bytes, max(end for _, end in body.ranges))
             self.schedule.advance()
             self.num_batches += 1

@@ -29,19 +29,19 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcome, Trial
-from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.plugins.caches.cache_folder import Buffer, CacheFolder
-from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
-from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
+from bridge_data.samples.pickling import ByName, ReferencePickler, decode, pieces_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.samples_key import content_keys
 
@@ -102,7 +102,7 @@ class SampleMemo:
         """Whether a sample is kept now, and will be read from here: not a part of one."""
         assert isinstance(ref, SampleRef)
         name = self.name(ref)
-        return name is not None and ref.part == ALL_PARTS and self.files.has(name)
+        return name is not None and ref.output == ALL_OUTPUTS and self.files.has(name)
 
     def __call__(self, inner: Maker, lane: LaneView) -> "LaneMemo":
         """A maker for a lane, or a trial: a `MakerWrapper`."""
@@ -130,7 +130,7 @@ def keys_of(
 ) -> list[SampleKeys | None]:
     """The keys of all samples of each source, as `maker` makes them by the `version` that the user names; None for data
     in memory, whose content is unknown."""
-    seed = maker.hooks.worker_config.seed_offset if maker.draws else None
+    seed = maker.hooks.worker_config.seed_offset if maker.is_seeded else None
     keys: list[SampleKeys | None] = []
     encodings = content_keys(maker.hooks.encoder, sources, version)
     for source, source_key, encoding in zip(sources, maker.ids.source_keys, encodings, strict=True):
@@ -347,7 +347,7 @@ class LaneMemo:
 
     def _compare(self, ref: SampleRef, expected: Outcome, made: Outcome) -> None:
         found = first_difference(expected.skipped, made.skipped, "skipped")
-        found = found or first_difference(dict(expected.parts), dict(made.parts), "parts")
+        found = found or first_difference(dict(expected.outputs), dict(made.outputs), "outputs")
         if found is not None:
             source, settings = self._memo.sources[ref.source], self._memo.settings
             raise FatalSampleError(
@@ -378,7 +378,7 @@ class LaneMemo:
 
 def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
     """An outcome as the parts of a file."""
-    values = [part.raw() for part in parts_of(tuple(outcome), ReferencePickler, classes)]
+    values = [piece.raw() for piece in pieces_of(tuple(outcome), ReferencePickler, classes)]
     lengths = struct.pack(f"={len(values)}Q", *(value.nbytes for value in values))
     body: list[Buffer] = [lengths]
     offset = _HEADER.size + len(lengths)

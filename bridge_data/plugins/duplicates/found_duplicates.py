@@ -20,8 +20,7 @@ from bridge_data.extensions import Feature
 from bridge_data.plugins.duplicates.hash_groups import NUM_BITS, ROWS_AT_ONCE, Numbers, close_pairs, connected, pairs_of
 from bridge_data.plugins.duplicates.sample_rows import FAULTS, DuplicateConfig, SampleRows, read_rows
 from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.prepare.sample_columns import arrow_texts
-from bridge_data.prepare.stored_columns import arrow_package
+from bridge_data.prepare.sample_columns import arrow_package, arrow_texts
 from bridge_data.storage.atomic import replacing, writing
 
 MAX_SHOWN = 10

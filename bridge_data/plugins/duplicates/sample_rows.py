@@ -40,7 +40,7 @@ from bridge_data.plan.formats import WHOLE, Opening, format_of, open_source
 from bridge_data.plugins.duplicates.hash_groups import MAX_DISTANCE
 from bridge_data.plugins.duplicates.picture_hash import NO_HASH, picture_hash
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress, usual_workers
-from bridge_data.prepare.stored_columns import arrow_package
+from bridge_data.prepare.sample_columns import arrow_package
 
 MAX_TASK_SAMPLES = 1 << 16
 """Samples of a shard or file that are one task at most."""
@@ -225,7 +225,7 @@ def _split_parts(path: Path, config: DuplicateConfig) -> list[str]:
         return PreparedDataset.open(path, config.limits).split_parts(config.split_config)
     if found.name == "jsonl":
         return list(read_ranges(path, config.split_config, config.limits) or [WHOLE])
-    return found.parts(path, config.limits)
+    return found.splits(path, config.limits)
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:

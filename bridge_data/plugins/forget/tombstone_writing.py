@@ -170,7 +170,7 @@ def open_forgettable(root: Path) -> Forgettable:
 
 def _tables(root: Path) -> Forgettable:
     found, parts = format_of(str(root)), []
-    for split_part in found.parts(root, DEFAULT_LIMITS):  # they may have different columns, so some may have keys
+    for split_part in found.splits(root, DEFAULT_LIMITS):  # they may have different columns, so some may have keys
         records = found.with_keys(Reference(path=str(root), scope=Scope(split_part=split_part)))
         files, shards, ends = files_of(records), [], list[int]()
         assert files is not None

@@ -14,9 +14,9 @@ little time.
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
 letter. `B`, a beginning: JSON with the micro-batch where the rank continues, the repetition of finite data, and the
 names and labels of the sources. `M`, micro-batches: two uint32 (micro-batches, samples), then six columns: number of
-each micro-batch, its number of samples, then source, epoch, index and part of each sample. A column is its lowest value
-(int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5 bytes a
-sample.
+each micro-batch, its number of samples, then source, epoch, index and output of each sample. A column is its lowest
+value (int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5
+bytes a sample.
 """
 
 import bisect
@@ -46,7 +46,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_t
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import (
+from bridge_data.plugins.ledger.ledger_sums import (
     SAMPLE_BYTES,
     Columns,
     LedgerSums,

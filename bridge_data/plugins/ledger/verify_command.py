@@ -28,8 +28,9 @@ from bridge_data.errors import ConfigError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger import LedgerSums, packed_references, sums_of, tallies
+from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.storage import Location
 from bridge_data.tools.run_order import RunSection, section_to
 from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settings_of_state
@@ -182,7 +183,7 @@ def _sums(section: RunSection, state: LoaderState) -> LedgerSums:
             made = section.lane(lane).units(first, min(_MANY_MICRO_BATCHES, num_made - first))
             for place, units in enumerate(made, start=first):
                 number = place * section.num_lanes + lane
-                refs = [ref._replace(part=max(0, ref.part)) for unit in units for ref in unit]
+                refs = [ref._replace(output=max(0, ref.output)) for unit in units for ref in unit]
                 if number not in skips:
                     batches.append((number, packed_references(refs)))
             for one in tallies(batches, section.source_ids):

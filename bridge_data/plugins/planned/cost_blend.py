@@ -17,8 +17,8 @@ where they are smallest. A lane's first sample of a source comes at a part of th
 the same way: that needs no sample, so a source is opened when it is first drawn from. The shift is a function of C:
 a lane that is restored, or gets the share of other lanes in a reshard, needs nothing besides C.
 
-Samples that cost nothing (those that the encoder skips) come as soon as the sample before them. Parts of a sample that
-a reshard left cost nothing, too: their sample was counted when it was first drawn.
+Samples that cost nothing (those that the encoder skips) come as soon as the sample before them. Outputs of a sample
+that a reshard left cost nothing, too: their sample was counted when it was first drawn.
 
 Source: weighted fair queueing (Demers, Keshav and Shenker, 1989).
 """

@@ -43,7 +43,7 @@ from bridge_data.data.records import (
 )
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
-from bridge_data.prepare.stored_columns import arrow_package
+from bridge_data.prepare.sample_columns import arrow_package
 from bridge_data.storage import Location, RemotePath, location
 
 COSTS_VARIABLE = "BRIDGE_DATA_COSTS"

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.order import ALL_PARTS, Cursor, SampleRef
+from bridge_data.order import ALL_OUTPUTS, Cursor, SampleRef
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, has_started
@@ -82,8 +83,8 @@ class PackWindow:
     """Packs number `first` to `end` - 1 of the job, made of the draws from `begin` to `after`."""
 
     first: int
-    begin: dict[str, Any]
-    after: dict[str, Any]
+    begin: CursorState
+    after: CursorState
     packs: list[PlannedPack]
 
     @property
@@ -133,7 +134,7 @@ class PackPlanner:
                     )
         wanted = (*self.names, loads)
         self._columns = [[(*table.names, SAMPLES).index(name) for name in wanted] for table in costs]
-        self._begins: dict[int, dict[str, Any]] = {0: cursor.state()}
+        self._begins: dict[int, CursorState] = {0: cursor.state()}
         self._firsts = [0]
         self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
         self.left_at_end = -1, 0
@@ -144,7 +145,7 @@ class PackPlanner:
         rows = self._rows([ref])
         placed = np.arange(len(rows.at)) if self.packing.overlong == "alone" else np.flatnonzero(~rows.is_long)
         return {
-            ref._replace(part=int(rows.parts[row])): PlannedMember(
+            ref._replace(output=int(rows.parts[row])): PlannedMember(
                 rows.costs[row].tolist(), len(rows.at), row == placed[0]
             )
             for row in placed.tolist()
@@ -156,7 +157,7 @@ class PackPlanner:
         limits = dict(zip(self.names, self.budgets.tolist(), strict=True))
         return {"rules": _RULES, "costs": [*digests], "budgets": limits, "overlong": self.packing.overlong}
 
-    def note(self, first: int, begin: dict[str, Any]) -> None:
+    def note(self, first: int, begin: CursorState) -> None:
         """Note that the window whose first pack is number `first` begins at the position `begin`."""
         if first in self._begins:
             return
@@ -191,7 +192,7 @@ class PackPlanner:
         self._windows.move_to_end(first)
         return self._windows[first]
 
-    def _planned(self, first: int, begin: dict[str, Any]) -> PackWindow:
+    def _planned(self, first: int, begin: CursorState) -> PackWindow:
         """The next window that has a pack."""
         started = begin
         skipped: list[SampleRef] = []
@@ -218,7 +219,7 @@ class PackPlanner:
             f"them, or all are longer than a pack holds ({self._shown()})"
         )
 
-    def _drawn(self, begin: dict[str, Any]) -> tuple[list[SampleRef], "_Rows"]:
+    def _drawn(self, begin: CursorState) -> tuple[list[SampleRef], "_Rows"]:
         """The samples of a window, and their costs. It ends where the samples so far fill packs best, within the last
         pack's worth: what is drawn after that would be in a pack that is not full."""
         self._cursor.seek(begin)
@@ -249,7 +250,7 @@ class PackPlanner:
         made = []
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
-            refs_of = [refs[at]._replace(part=part) for at, part in pairs]
+            refs_of = [refs[at]._replace(output=part) for at, part in pairs]
             of_members = (rows.costs[members], rows.loads[members], is_first[members], rows.num_parts[members])
             made.append(PlannedPack(refs_of, *of_members))
         return made, rows.at[placed]
@@ -306,7 +307,7 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
 
 
 def table_of(refs: Sequence[SampleRef]) -> Ints:
-    """References as rows (source, epoch, index, part)."""
+    """References as rows (source, epoch, index, output)."""
     numbers = np.fromiter(itertools.chain.from_iterable(refs), np.int64, 4 * len(refs))
     return numbers.reshape(-1, 4)
 
@@ -395,7 +396,7 @@ class Taken(NamedTuple):
 
     number: int
     pack: PlannedPack
-    begin: tuple[int, dict[str, Any]]
+    begin: tuple[int, CursorState]
     step: tuple[int, int, int, int]
 
 
@@ -404,7 +405,7 @@ class JobPacks:
 
     def __init__(self, planner: PackPlanner, batch_size: int, assignment: StepAssignment | None) -> None:
         self.planner, self.batch_size, self._assignment = planner, batch_size, assignment
-        self._assigned: collections.OrderedDict[tuple[int, int], tuple[tuple[int, dict[str, Any]], Any]]
+        self._assigned: collections.OrderedDict[tuple[int, int], tuple[tuple[int, CursorState], Any]]
         self._assigned = collections.OrderedDict()
         self._steps: collections.deque[range] = collections.deque(maxlen=_MAX_ASSIGNED)
 
@@ -437,7 +438,7 @@ class JobPacks:
         window = self.planner.window(slot)
         return Taken(slot, window.packs[slot - window.first], (window.first, window.begin), step)
 
-    def _assigned_step(self, first: int, count: int) -> tuple[tuple[int, dict[str, Any]], Any]:
+    def _assigned_step(self, first: int, count: int) -> tuple[tuple[int, CursorState], Any]:
         """Where the window of pack `first` begins, and (number, pack) of each slot of the step of `count` packs from
         there; None if the data end within it."""
         if (first, count) not in self._assigned:
@@ -541,8 +542,8 @@ class LanePacks:
 
     def member(self, ref: SampleRef, part: int) -> PlannedMember | None:
         """A member of what was taken last, or before the lane's state was saved; None if it is in no pack."""
-        ref = ref._replace(part=part)
-        return self._members.get(ref) or self._packs.planner.members_of(ref._replace(part=ALL_PARTS)).get(ref)
+        ref = ref._replace(output=part)
+        return self._members.get(ref) or self._packs.planner.members_of(ref._replace(output=ALL_OUTPUTS)).get(ref)
 
     @property
     def _shift(self) -> int:
@@ -628,8 +629,8 @@ def resharded(state: LoaderState, num_lanes: int, lanes: Collection[int], packs:
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
         position = [best["position"][0], place * size, slot, number, *packs.step(number), *done]
-        own = {"begin": best["begin"], "position": position}
-        assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "pack_source": own}
+        kept = {"begin": best["begin"], "position": position}
+        assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "pack_source": kept}
     return dataclasses.replace(
         state,
         generations=[(num_lanes, state.generations[-1][1])],

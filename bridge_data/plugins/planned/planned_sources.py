@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.assembly import UNREAD, Draws, Item, Pack
+from bridge_data.lanes.assembly import UNREAD, Item, Pack, SampleFeed
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
-from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64
 from bridge_data.order.state import LoaderState
@@ -51,7 +51,7 @@ class PlannedSources(PackSources):
     step are assigned to the ranks by their loads, `context` how its samples are assigned to ranks that share long ones:
     a step is then a micro-batch."""
 
-    follows_draws: ClassVar[bool] = False
+    keeps_order: ClassVar[bool] = False
     limit: ClassVar[Limit] = "cut"
     """A sample that is too long is in no planned pack."""
 
@@ -118,9 +118,9 @@ class PlannedSources(PackSources):
         """What must be equal for pack numbers to mean the same packs."""
         return {"planned": self.packs(dataset).planner.fingerprint([table.digest for table in self.costs])}
 
-    def open(self, dataset: PackedData, draws: Draws, lane: int, state: LoaderState) -> "PlannedSource":
+    def open(self, dataset: PackedData, feed: SampleFeed, lane: int, state: LoaderState) -> "PlannedSource":
         """The planned packs of a lane from its position in `state` on."""
-        return PlannedSource(self.lane_packs(dataset, lane, state), draws, dataset.order.source_labels, lane)
+        return PlannedSource(self.lane_packs(dataset, lane, state), feed, dataset.order.source_labels, lane)
 
     def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
         """Whether these lanes have no pack left in `state`."""
@@ -145,8 +145,8 @@ class PlannedSources(PackSources):
 class PlannedSource:
     """The planned packs of lane number `lane`, whose sources messages call by these `labels`."""
 
-    def __init__(self, packs: LanePacks, draws: Draws, labels: Sequence[str], lane: int) -> None:
-        self._packs, self._draws, self._labels, self._lane = packs, draws, labels, lane
+    def __init__(self, packs: LanePacks, feed: SampleFeed, labels: Sequence[str], lane: int) -> None:
+        self._packs, self._feed, self._labels, self._lane = packs, feed, labels, lane
         self.held = Held()
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._is_told = self._is_ended = False
@@ -165,9 +165,9 @@ class PlannedSource:
                 raise
             self._count_left_out(pack.num_left_out)
             self._step = pack.step
-            members = self._draws.let_through(pack.members)
-            if self._draws.ahead is not None and (following := self._packs.upcoming()) is not None:
-                self._draws.ahead.announce(following.members)
+            members = self._feed.let_through(pack.members)
+            if self._feed.ahead is not None and (following := self._packs.upcoming()) is not None:
+                self._feed.ahead.announce(following.members)
             if members or self._step is not None:
                 return _items_of(members)
 
@@ -177,7 +177,7 @@ class PlannedSource:
         if self._step is not None:
             return self._part_of(self._step, read)
         read = self._within_budgets(read, self._packs.budgets)
-        return self._draws.work.pack(read) if read else None
+        return self._feed.work.pack(read) if read else None
 
     def state(self) -> dict[str, Any]:
         """The position of the lane: see `LanePacks.state`."""
@@ -195,7 +195,7 @@ class PlannedSource:
         try:
             while scout.num_taken < now + num_packs and len(self._found) < most:
                 number = scout.num_taken
-                self._found += ((number, ref._replace(part=ALL_PARTS)) for ref in scout.next().members)
+                self._found += ((number, ref._replace(output=ALL_OUTPUTS)) for ref in scout.next().members)
         except StopIteration:
             pass  # the data end
         return [ref for _, ref in self._found[:most]]
@@ -203,10 +203,10 @@ class PlannedSource:
     def _read(self, item: Item) -> bool:
         """Ensure that the payload of an item is in memory; False if hooks skip it."""
         if item.sample is UNREAD:
-            parts = self._draws.load(item)
+            parts = self._feed.load(item)
             if parts:
                 self._check_parts(item, len(parts))
-            item.sample = parts.get(item.part, UNREAD)
+            item.sample = parts.get(item.output, UNREAD)
         return item.sample is not UNREAD
 
     def _part_of(self, step: ContextStep, items: list[Item]) -> Pack:
@@ -215,10 +215,10 @@ class PlannedSource:
         numbers = {step.members[number]: number for number in step.lengths}
         packs = {}
         for item in items:
-            number = numbers[item.ref._replace(part=item.part)]
-            member = self._packs.member(item.ref, item.part)
+            number = numbers[item.ref._replace(output=item.output)]
+            member = self._packs.member(item.ref, item.output)
             if kept := self._within_budgets([item], [] if member is None else member.costs):
-                packs[number] = self._draws.work.pack(kept)
+                packs[number] = self._feed.work.pack(kept)
         made = {number: pack.sample for number, pack in packs.items() if pack is not None}
         samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
         counted = [tokens_of(one) for one in samples.values()]
@@ -227,10 +227,10 @@ class PlannedSource:
 
     def _within_budgets(self, items: list[Item], budgets: Sequence[int]) -> list[Item]:
         """The samples of a planned pack for which it has room, in order: all, if their costs are as measured."""
-        hooks, packing, kept = self._draws.work.hooks, self._packs.packing, []
+        hooks, packing, kept = self._feed.work.hooks, self._packs.packing, []
         left = list(budgets)
         for item in items:
-            costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.part)
+            costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.output)
             if member is not None and costs != member.costs:
                 hooks.skipped[REMEASURED] += 1
                 self._tell_once(f"{self._described(item)} costs {costs}, by the cost index {member.costs}")
@@ -253,10 +253,10 @@ class PlannedSource:
     def _check_parts(self, item: Item, num_made: int) -> None:
         """Count the parts of a sample that are in no pack, or that packs miss, as the hooks make others than measured;
         once for each sample, with the first part that is in a pack."""
-        member = self._packs.member(item.ref, item.part)
+        member = self._packs.member(item.ref, item.output)
         if member is None or member.num_parts == num_made or not member.is_first:
             return
-        hooks = self._draws.work.hooks
+        hooks = self._feed.work.hooks
         what = f"{self._described(item)} has {num_made} parts, by the cost index {member.num_parts}"
         if self._packs.packing.remeasured == "error":
             raise FatalSampleError(f"a planned pack has other parts than were measured: {what}; {_MEASURE}")
@@ -282,7 +282,7 @@ class PlannedSource:
     def _count_left_out(self, count: int) -> None:
         if count:
             reason = "by the cost index: skipped by the encoder, or too long"
-            self._draws.work.hooks.count_skip(LEFT_OUT, count, reason)
+            self._feed.work.hooks.count_skip(LEFT_OUT, count, reason)
 
 
 def costs_of_sources(dataset: PackedData) -> list[CostTable]:
@@ -341,7 +341,7 @@ def assigned_to(dataset: LaneDataset, num_ranks: int) -> LaneDataset:
 
 def _items_of(members: Iterable[SampleRef]) -> list[Item]:
     """The planned members of a pack, not read yet."""
-    return [Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members]
+    return [Item(OLD, ref._replace(output=ALL_OUTPUTS), ref.output) for ref in members]
 
 
 def sequence_of(sample: Any, length: int) -> dict[str, Any]:

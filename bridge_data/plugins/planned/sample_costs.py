@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, parts_of
+from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, outputs_of
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import no_arena
 from bridge_data.task import TaskEncoder
 from bridge_data.task.stores import CachePool
@@ -41,7 +41,7 @@ Costs = list[Mapping[str, int]]
 def costs_of(maker: EncodingMaker, index: int) -> Costs:
     """The costs of sample `index` of the only source of `maker`, whose hooks are active."""
     (made,) = maker.make((SampleRef(0, 0, index),))
-    return [maker.hooks.encoder.costs(part) for _, part in parts_of(made)]
+    return [maker.hooks.encoder.costs(output) for _, output in outputs_of(made)]
 
 
 def checked(dataset: LaneDataset, tables: Sequence[CostTable]) -> LaneDataset:

@@ -34,7 +34,7 @@ from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced, as_counts
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import error_of
@@ -44,8 +44,8 @@ from bridge_data.loader.workers.messages import (
     Environment,
     FailureMessage,
     LaneMessage,
+    applied,
     change_of,
-    changed,
 )
 from bridge_data.loader.workers.shared_buffers import BufferQuota
 from bridge_data.loader.workers.watch_page import WatchPage
@@ -215,7 +215,7 @@ class LaneActor:
             if isinstance(item, Ended):
                 self._schedule.end_lane()
                 return Reply(EndMessage(*head, item.skipped))
-            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts[:-2]
+            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, *rest = self._sender.place(parts)
@@ -417,12 +417,12 @@ class RayPool:
             self._request(link)
             return Ended(lane, message.skipped)
         assert self._state is not None
-        state = self._state.lanes[lane] = changed(self._state.lanes[lane], message.change)
+        state = self._state.lanes[lane] = applied(self._state.lanes[lane], message.change)
         self._restarts.num_batches += 1
         self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)
-        counts = as_counts((*message.counts, num_ready, self._config.prefetch_factor))
-        return Produced(lane, decode(parts), state, message.skipped, counts, message.notes)
+        ready = num_ready, self._config.prefetch_factor
+        return Produced(lane, decode(parts), state, message.skipped, message.counts, message.notes, *ready)
 
     def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
         """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""

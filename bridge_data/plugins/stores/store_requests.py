@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
+from bridge_data.counts import COUNTS
 from bridge_data.errors import ConfigError, DatasetError, log_throttle
-from bridge_data.process_counts import COUNTS
 from bridge_data.storage.store import Version
 
 logger = logging.getLogger("bridge_data")
@@ -161,7 +161,7 @@ def persist(action: Callable[[], T], what: str, done: str = "read") -> T:
             if not fault.is_transient or over:
                 raise _failure(what, fault, attempts, took_s, done) from None
             _tell(what, fault, attempts)
-        COUNTS.num_retries += 1
+        COUNTS.retries += 1
         time.sleep(nap_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
+from bridge_data.counts import COUNTS
 from bridge_data.data.blocks import READ_BYTES
 from bridge_data.errors import DatasetError
 from bridge_data.plugins.tables.table_columns import (
@@ -30,7 +31,6 @@ from bridge_data.plugins.tables.table_columns import (
     checked_rows,
     values_of_rows,
 )
-from bridge_data.process_counts import COUNTS
 from bridge_data.storage import RangeFile
 
 pyarrow: Any = importlib.import_module("pyarrow")
@@ -138,7 +138,7 @@ class ArrowTable(TableFile):
             if column.is_media:
                 rows = rows.flatten()[rows.type.get_field_index(column.field)]
             if not self._is_remote:
-                COUNTS.num_bytes += rows.get_total_buffer_size() * len(rows) // max(1, len(array))
+                COUNTS.bytes_read += rows.get_total_buffer_size() * len(rows) // max(1, len(array))
             return values_of_rows(checked_rows(rows))
 
     def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:

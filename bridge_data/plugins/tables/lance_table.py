@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from bridge_data import storage
+from bridge_data.counts import COUNTS
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.extensions import needed_package
 from bridge_data.plugins.tables.table_columns import Column, TableFile, checked_rows, field_of, values_of_rows
-from bridge_data.process_counts import COUNTS
 
 NUM_FIRST_ROWS = 4
 """Rows whose size is looked at when a column is opened, as it may be packed on the disk."""
@@ -79,7 +79,7 @@ class LanceTable(TableFile):
             if first == end:
                 return []
             rows = self._rows(column, group, first, end)
-            COUNTS.num_bytes += rows.nbytes
+            COUNTS.bytes_read += rows.nbytes
             return values_of_rows(checked_rows(rows))
 
     @contextlib.contextmanager

@@ -264,7 +264,7 @@ class Tables(Format):
     def describe(self, path: str) -> str:
         return "has tables, whose files are named by their split parts"
 
-    def parts(self, path: Location, limits: Limits) -> list[str]:
+    def splits(self, path: Location, limits: Limits) -> list[str]:
         return table_parts(str(path))
 
     def open(self, reference: Reference, opening: Opening) -> Source:

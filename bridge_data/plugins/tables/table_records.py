@@ -54,8 +54,7 @@ from bridge_data.plugins.tables.table_columns import (
     with_kinds,
 )
 from bridge_data.prepare import sample_columns
-from bridge_data.prepare.sample_columns import ColumnValues, SampleColumns
-from bridge_data.prepare.stored_columns import ColumnPath, arrow_package
+from bridge_data.prepare.sample_columns import ColumnPath, ColumnValues, SampleColumns, arrow_package
 from bridge_data.storage import Location, Version, is_remote
 from bridge_data.storage.atomic import replacing
 from bridge_data.storage.copies import cache_folder

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from bridge_data import storage
 from bridge_data.data.records import Records, count_samples, counts_of, label_of
 from bridge_data.errors import ConfigError, DatasetError, listed
+from bridge_data.plugins.where import shard_columns  # noqa: F401 - registers itself
 from bridge_data.plugins.where.choices import Choice, write_choice
 from bridge_data.plugins.where.own_columns import OwnColumns, own_copy
 from bridge_data.prepare.sample_columns import (
@@ -39,10 +40,11 @@ from bridge_data.prepare.sample_columns import (
     KEY,
     ROWS_AT_ONCE,
     SHARD,
+    ColumnPath,
     SampleColumns,
+    arrow_package,
     columns_of,
 )
-from bridge_data.prepare.stored_columns import ColumnPath, arrow_package
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder
 

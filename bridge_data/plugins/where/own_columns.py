@@ -6,8 +6,8 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.where.stored_columns import ParquetColumns
 from bridge_data.prepare.sample_columns import KEY, ROWS_AT_ONCE
-from bridge_data.prepare.stored_columns import ParquetColumns
 
 
 class OwnColumns(ParquetColumns):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.counts import COUNTS
 from bridge_data.data.jsonl_file import PART, JsonlLines
 from bridge_data.data.metadata import META_FOLDER, without_shard
 from bridge_data.data.prepared import tars_of
@@ -23,7 +24,6 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
-from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
@@ -132,7 +132,7 @@ class SystemFileStore(_NamedStore):
         else:
             content = storage.read_all(path) if self._is_file(path) else None
         num_bytes = 0 if content is None else len(content)
-        COUNTS.num_bytes += num_bytes
+        COUNTS.bytes_read += num_bytes
         return content
 
     def _path(self, key: str) -> str:

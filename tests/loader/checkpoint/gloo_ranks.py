@@ -149,7 +149,7 @@ def _run(work: Callable[..., Any], folder: Path, rank: int, world_size: int) -> 
 
 def main(folder: Path) -> int:
     import tests.properties.jobs  # noqa: F401  forked ranks have it already, and so Megatron
-    from recipes import cpu_shim
+    from recipes.demo import cpu_shim
 
     cpu_shim.install()
     import megatron.core.dist_checkpointing  # noqa: F401

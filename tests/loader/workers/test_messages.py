@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data.loader.workers.messages import Channel, Freed, Stop, change_of, changed, contents_of, file_of
+from bridge_data.loader.workers.messages import Channel, Freed, Stop, applied, change_of, contents_of, file_of
 from tests.prepared import train_dataset, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder
 
@@ -40,7 +40,7 @@ def test_states_come_out_equal(data: Path, encoder: Any, settings: dict[str, Any
     received: list[dict[str, Any]] = [{"draws": 0, "cursors": [], "pending": {"packs": [[1]]}}]  # where the lane began
     for state in states:
         change = pickle.loads(pickle.dumps(change_of(before, state)))
-        received.append(changed(received[-1], change))
+        received.append(applied(received[-1], change))
         before = state
     assert received[1:] == states
 
@@ -60,7 +60,7 @@ def test_a_pack_source_has_any_state_of_its_own(own: Callable[[int], Any], pendi
     states = [{"draws": number, "pack_source": own(number), **pending} for number in range(3)]
     received: dict[str, Any] = {}
     for before, state in zip([{}, *states], states, strict=False):
-        received = changed(received, pickle.loads(pickle.dumps(change_of(before, state))))
+        received = applied(received, pickle.loads(pickle.dumps(change_of(before, state))))
         assert received == state
 
 
@@ -85,7 +85,7 @@ PACKS, BASE = [[0, 1], [2]], {"draws": 0}
 )
 def test_packs_that_are_left_or_not_come_out_equal(states: list[dict[str, Any]]) -> None:
     for before, state in itertools.pairwise(states):
-        assert changed(before, change_of(before, state)) == state
+        assert applied(before, change_of(before, state)) == state
 
 
 def test_messages_of_any_size_arrive_whole_and_in_order_with_their_descriptors() -> None:

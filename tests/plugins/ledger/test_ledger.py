@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from bridge_data.errors import StateError
 from bridge_data.order.extras import LaneExtras, begun, resharded_extras
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import Ledger, LedgerSums, ledger_line, sums_of
+from bridge_data.plugins.ledger import ledger_sums
+from bridge_data.plugins.ledger.ledger import Ledger, ledger_line, sums_of
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums
 
 SOURCES = ["0a", "0b", "0c"]
 
@@ -32,7 +33,7 @@ def packed(samples: list[Reference]) -> bytes:
 
 def sums(batches: dict[int, list[Reference]], names: list[str] = SOURCES, repetition: int = 0) -> LedgerSums:
     found = LedgerSums()
-    for one in ledger.tallies([(number, packed(batch)) for number, batch in batches.items()], names, repetition):
+    for one in ledger_sums.tallies([(number, packed(batch)) for number, batch in batches.items()], names, repetition):
         found = found.plus(one)
     return found
 

@@ -16,8 +16,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.plugins.ledger import ledger
-from bridge_data.plugins.ledger.ledger import LedgerSums
 from bridge_data.plugins.ledger.ledger_files import RunLedger, ledger_file, ledger_paths
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums
 from tests.prepared import train_dataset, write_texts
 from tests.properties.jobs import Encoder
 

@@ -15,8 +15,8 @@ from bridge_data import (
     MetricsServer,
     TensorBoardSink,
 )
+from bridge_data.counts import COUNTS
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.process_counts import COUNTS
 from tests.loader.test_metric_sinks import loader as loader
 from tests.loader.test_metric_sinks import train
 

@@ -163,7 +163,7 @@ def test_weights_change_at_a_cost_of_the_job_and_a_source_of_weight_0_is_not_dra
 
 def _ahead(order: Order, cursor: Cursor) -> list[tuple[int, object]]:
     again = order.cursor(cursor.lane)
-    return list(again.take(cursor.draws + 300)[cursor.draws :])
+    return list(again.take(cursor.num_drawn + 300)[cursor.num_drawn :])
 
 
 def test_other_weights_take_over_from_here_on_and_sources_keep_what_they_were_ahead() -> None:

@@ -25,7 +25,7 @@ from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.prepare import prepare_columns
+from bridge_data.plugins.where.column_writing import prepare_columns
 from bridge_data.prepare.media import prepare_media
 from bridge_data.prepare.media_rule import MediaRule
 from tests.decode.pictures import encoded
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
     with pytest.raises(ConfigError, match=told):
         load_plan(folder / "parts", split_part="val", where="shard = 'data-0000.tar'")
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"^options: where: .*the package duckdb, .*: pip install duckdb"):
+    with pytest.raises(ConfigError, match=r"^where: .*the package duckdb, .*: pip install duckdb"):
         load_plan(folder / "texts", where="index > 1")
 
 

@@ -12,7 +12,7 @@ from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
 from bridge_data.data.blocks import READ_BYTES
 from bridge_data.lanes.assembly import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
@@ -67,7 +67,7 @@ def run_over(counts: dict[str, list[int]], weights: tuple[float, ...], num_lanes
     )
     dataset = LaneDataset(
         Plan(sources[0], sources, weights),
-        shuffle=Shuffle(shuffle_buffer_size=100, max_samples_per_sequence=100),
+        shuffle=ShuffleSettings(shuffle_buffer_size=100, max_samples_per_sequence=100),
         batching=Batching(batch_size=4),
         task_encoder=DefaultTaskEncoder(),
         worker_config=WorkerConfig(0, 64, 0, num_lanes=num_lanes),

@@ -1,0 +1,181 @@
+"""Compare what runs have logged with an uninterrupted run: `python -m recipes.demo.compare REFERENCE --run NAME A B`.
+
+The folder of a run holds `steps_dprank000.jsonl` and so on, a line a step: its number, the loss, and the keys of the
+samples in each micro-batch of that rank. `A` and `B` are the first and the last step that the run must have logged,
+whole. Keys of every global batch must be equal; losses must be bit-equal where as many ranks made them, and within 1e-4
+where other sums were rounded otherwise. Exits with 1 if anything differs or is missing.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bridge_data.errors import DatasetError
+
+TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalBatch:
+    """One step of the whole job: its loss, and the keys of each of its micro-batches, in their order."""
+
+    step: int
+    loss: float
+    num_ranks: int
+    keys: tuple[tuple[str, ...], ...]
+
+
+def log_file(folder: Path, dp_rank: int) -> Path:
+    """The log of a data-parallel rank in the folder of a run."""
+    return folder / f"steps_dprank{dp_rank:03d}.jsonl"
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The lines that a rank has logged so far, except one being written."""
+    content = file.read_bytes() if file.exists() else b""
+    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+
+
+def read_run(folder: Path) -> dict[int, GlobalBatch]:
+    """The global batches of a run by step; a step that not all ranks have logged is left out.
+
+    Raises:
+        DatasetError: if there is no log, or its ranks contradict each other.
+    """
+    files = sorted(folder.glob("steps_dprank*.jsonl"))
+    if not files:
+        raise DatasetError(f"{folder} holds no steps_dprank*.jsonl: nothing was logged there")
+    by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for file in files:
+        for line in read_lines(file):
+            by_step[line["step"]].append(line)
+    batches = {}
+    for step, lines in sorted(by_step.items()):
+        if len(lines) > len(files) or any(line["loss"] != lines[0]["loss"] for line in lines):
+            raise DatasetError(f"{folder}: the ranks contradict each other about step {step}: {lines}")
+        if len(lines) == len(files):
+            dealt = zip(*(line["keys"] for line in lines), strict=True)  # micro-batches alternate between the ranks
+            keys = tuple(tuple(key for row in names for key in row.split(",")) for part in dealt for names in part)
+            batches[step] = GlobalBatch(step=step, loss=lines[0]["loss"], num_ranks=len(files), keys=keys)
+    return batches
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One run against the reference, `keys` and `losses` in words; `complaints` is empty if all is equal."""
+
+    name: str
+    num_ranks: int
+    steps: str
+    num_keys: int
+    keys: str
+    losses: str
+    complaints: tuple[str, ...]
+
+
+def compare(name: str, run: dict[int, GlobalBatch], reference: dict[int, GlobalBatch], steps: range) -> Comparison:
+    """Compare all steps that `run` has whole; those of `steps` it must have."""
+    missing = [step for step in steps if step not in run]
+    strange = [step for step in run if step not in reference]
+    common = [step for step in sorted(run) if step in reference]
+    complaints = [f"step {step} is missing" for step in missing[:1]]
+    complaints += [f"step {step} is not in the reference" for step in strange[:1]]
+    other_keys = [step for step in common if run[step].keys != reference[step].keys]
+    complaints += [_first_difference(run[step], reference[step]) for step in other_keys[:1]]
+    is_same_size = all(run[step].num_ranks == reference[step].num_ranks for step in common)
+    gaps = {step: abs(run[step].loss - reference[step].loss) for step in common}
+    allowed = 0.0 if is_same_size else TOLERANCE
+    apart = [step for step in common if not gaps[step] <= allowed]
+    complaints += [
+        f"step {step}: loss {run[step].loss!r}, in the reference {reference[step].loss!r}" for step in apart[:1]
+    ]
+    num_keys = sum(len(names) for step in common for names in run[step].keys)
+    complaints += ["no keys were logged"] if not num_keys else []
+    whole = bool(num_keys) and not missing and not strange
+    largest = max(gaps.values(), default=float("nan"))
+    losses = "bit-equal" if is_same_size else f"within {largest:.0e}"
+    return Comparison(
+        name=name,
+        num_ranks=run[common[0]].num_ranks if common else 0,
+        steps=f"{min(run)}-{max(run)}" if run else "none",
+        num_keys=num_keys,
+        keys="equal" if whole and not other_keys else "DIFFERENT",
+        losses=losses if whole and not apart else f"DIFFERENT by {largest:.0e}",
+        complaints=tuple(complaints),
+    )
+
+
+def as_reference(name: str, run: dict[int, GlobalBatch]) -> Comparison:
+    """The row of the run that the others are compared with."""
+    return Comparison(
+        name=name,
+        num_ranks=next(iter(run.values())).num_ranks if run else 0,
+        steps=f"{min(run)}-{max(run)}" if run else "none",
+        num_keys=sum(len(names) for batch in run.values() for names in batch.keys),
+        keys="the reference",
+        losses="the reference",
+        complaints=(),
+    )
+
+
+def _first_difference(got: GlobalBatch, expected: GlobalBatch) -> str:
+    for number, (ours, theirs) in enumerate(zip(got.keys, expected.keys, strict=False)):
+        if ours != theirs:
+            return f"step {got.step}, micro-batch {number}: keys {list(ours)}, in the reference {list(theirs)}"
+    return f"step {got.step}: {len(got.keys)} micro-batches, in the reference {len(expected.keys)}"
+
+
+def table(comparisons: Sequence[Comparison], *, colour: bool) -> str:
+    """The comparisons, a row each."""
+    head = ("run", "DP ranks", "steps", "samples", "keys of every global batch", "loss of every step")
+    rows = [(c.name, str(c.num_ranks), c.steps, str(c.num_keys), c.keys, c.losses) for c in comparisons]
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(left: str, middle: str, right: str) -> str:
+        return left + middle.join("─" * (width + 2) for width in widths) + right
+
+    def cells(row: Sequence[str]) -> str:
+        padded = [f" {text:<{width}} " for text, width in zip(row, widths, strict=True)]
+        if colour:
+            padded = [_paint(text) for text in padded]
+        return "│" + "│".join(padded) + "│"
+
+    body = [cells(row) for row in rows]
+    return "\n".join([line("┌", "┬", "┐"), cells(head), line("├", "┼", "┤"), *body, line("└", "┴", "┘")])
+
+
+def _paint(cell: str) -> str:
+    word = cell.split(maxsplit=1)[0] if cell.strip() else ""
+    code = {"DIFFERENT": "31;1", "equal": "32", "bit-equal": "32", "within": "32"}.get(word)
+    return f"\x1b[{code}m{cell}\x1b[0m" if code else cell
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 0 if every run equals the reference, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.demo.compare", description=__doc__.partition("\n")[0])
+    parser.add_argument("reference", type=Path, help="folder of the uninterrupted run")
+    parser.add_argument("--run", nargs=3, action="append", required=True, metavar=("FOLDER", "FIRST", "LAST"))
+    chosen = parser.parse_args(arguments)
+    try:
+        reference = read_run(chosen.reference)
+        comparisons = [
+            compare(Path(folder).name, read_run(Path(folder)), reference, range(int(first), int(last) + 1))
+            for folder, first, last in chosen.run
+        ]
+    except (DatasetError, ValueError) as error:
+        print(f"cannot compare: {error}", file=sys.stderr)
+        return 1
+    print(table([as_reference(chosen.reference.name, reference), *comparisons], colour=sys.stdout.isatty()))
+    complaints = [f"{c.name}: {complaint}" for c in comparisons for complaint in c.complaints]
+    for complaint in complaints:
+        print(complaint)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""A small Megatron-core training loop around the DataModule."""
