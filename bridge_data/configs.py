@@ -109,6 +109,10 @@ class DataConfig:
         own = {name: settings.pop(name) for name in _OWN if name in settings}
         return dataclasses.replace(self, **own, options={**self.options, **settings})
 
+    def overridden(self, overrides: Sequence[str]) -> Self:
+        """The same with `key=value`, as in `read`."""
+        return type(self)(**_overridden(self, overrides)) if overrides else self
+
     def build(self, process_groups: "ProcessGroupCollection | None" = None) -> "EnergonMultiModalDataModule":
         """The DataModule; tokenizer, image processor and task encoder are made now. `process_groups` are Megatron's;
         None: those of its parallel state, or of `torch.distributed`.
@@ -158,6 +162,8 @@ class DataConfig:
         Raises:
             ConfigError: if there is no config, or one that is wrong.
         """
+        if (found := named_object(os.fspath(source))) is not None:
+            return cls.of(found).overridden(overrides)
         where, fields = _read(os.fspath(source), overrides)
         try:
             return cls(**fields)
@@ -257,8 +263,6 @@ def _content(file: Path) -> Any:
 
 def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The file (or whatever else) that says the settings, and the fields of its `DataConfig`."""
-    if _NAMED.fullmatch(name) and not os.path.exists(name):
-        return name, _overridden(_of_function(name), overrides, name)
     path = Path(name)
     if is_run_folder(path):
         found = config_file(path)
@@ -271,7 +275,7 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     content = _content(path) if path.suffix in _YAML and path.is_file() else None
     data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, dict):
-        return name, _overridden(DataConfig(path=name), overrides, name)
+        return name, _overridden(DataConfig(path=name), overrides)
     return str(path), _of_section(data, overrides, str(path))
 
 
@@ -286,6 +290,8 @@ def _of_section(data: Mapping[str, Any], overrides: Sequence[str], where: str) -
         given = dict(data.get("init_args", {}))
         if class_name.startswith("bridge_data.") and class_name.endswith(".EnergonMultiModalDataModule"):
             class_name = DATA_MODULE
+    if given.get("pg_collection", 0) is None:  # LightningCLI writes it, though YAML cannot hold any
+        del given["pg_collection"]
     given = _parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
     if "path" not in given:
         raise ConfigError(f"{where}: data has no path: expected the arguments of EnergonMultiModalDataModule")
@@ -300,15 +306,12 @@ def _fields(arguments: Mapping[str, Any], class_name: str) -> dict[str, Any]:
     }
 
 
-def _overridden(config: DataConfig, overrides: Sequence[str], where: str) -> dict[str, Any]:
+def _overridden(config: DataConfig, overrides: Sequence[str]) -> dict[str, Any]:
     given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
-    if overrides:
-        changed = {
-            text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides
-        }
-        own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
-        given |= _parsed(own, overrides, where, takes_any=config.data_module != DATA_MODULE)
-    return _fields(given, config.data_module)
+    changed = {text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides}
+    own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
+    new = _parsed(own, overrides, "key=value", takes_any=config.data_module != DATA_MODULE) if overrides else {}
+    return _fields({**given, **new}, config.data_module)
 
 
 def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, takes_any: bool) -> dict[str, Any]:
@@ -320,9 +323,8 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
         if name not in types and not takes_any:
             raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
     named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
-    provided = _PROVIDED if {"tokenizer", "image_processor"} & given.keys() or "task_encoder" in named else ()
     for name, value in named.items():
-        check_class_path(value, f"{where}: data.{name}", provided if name.endswith("task_encoder") else ())
+        check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
     plain = {name: given[name] for name in given if name in types and name not in named}
     return {**given, **_typed(plain, f"{where}: data")}
 
@@ -404,22 +406,24 @@ def _data_module_class(name: str) -> Any:
     return found
 
 
-def _of_function(name: str) -> DataConfig:
-    """The config that `package.module:name` is, or returns."""
+def named_object(name: str) -> Any:
+    """What `package.module:name` is, or returns if it is a function or a class; None if `name` is a path.
+
+    Raises:
+        ConfigError: if there is no such name, or the function fails.
+    """
+    if not _NAMED.fullmatch(name) or os.path.exists(name):
+        return None
     _, found = find_named(name, "config")
-    made = found
-    if callable(found) and not isinstance(found, DataConfig):
-        try:
-            made = found()
-        except Exception as error:
-            raise ConfigError(
-                f"config {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
-                "arguments, name a function without any that returns the DataConfig"
-            ) from error
+    if not callable(found) or isinstance(found, DataConfig):
+        return found
     try:
-        return DataConfig.of(made)
-    except ConfigError as error:
-        raise ConfigError(f"config {name!r}: {error}") from error
+        return found()
+    except Exception as error:
+        raise ConfigError(
+            f"config {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
+            "arguments, name a function without any that returns the DataConfig"
+        ) from error
 
 
 def _of_module(module: "EnergonMultiModalDataModule", default: type) -> dict[str, Any]:
@@ -472,6 +476,29 @@ def find_named(name: str, what: str = "task encoder") -> tuple[ModuleType, Any]:
     except AttributeError:
         names = ", ".join(sorted(one for one in vars(module) if not one.startswith("_")))
         raise ConfigError(f"{what} {name!r}: {module.__file__} has no {attribute}; it has {names}") from None
+
+
+def named_encoder(name: str) -> "TaskEncoder[Any, Any, Any, Any]":
+    """The task encoder `package.module:name`, or made by the class or function of this name without arguments.
+
+    Raises:
+        ConfigError: if no such name exists, or the encoder cannot be made.
+    """
+    from bridge_data.task import TaskEncoder
+
+    module, found = find_named(name)
+    try:
+        made = found() if callable(found) and not isinstance(found, TaskEncoder) else found
+    except Exception as error:
+        raise ConfigError(
+            f"task encoder {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
+            "arguments, name a function without any that returns the task encoder"
+        ) from error
+    if isinstance(made, TaskEncoder):
+        return made
+    names = [one for one, value in vars(module).items() if isinstance(value, type) and issubclass(value, TaskEncoder)]
+    there = f"there is {', '.join(names)}" if names else "there is no task encoder in it"
+    raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {there}")
 
 
 def import_here(name: str) -> ModuleType:

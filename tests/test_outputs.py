@@ -118,7 +118,6 @@ WRITTEN = {
     ("checkpoint", "redist", "target"): OUTPUT,
     ("checkpoint", "skip", "--out"): OUTPUT,
     ("convert", "target"): OUTPUT,
-    ("doctor", "--plot"): OUTPUT_ON_DISK,
     ("duplicates", "--keys"): OUTPUT_ON_DISK,
     ("duplicates", "--out"): OUTPUT_ON_DISK,
     ("mount", "mountpoint"): OUTPUT_ON_DISK,

@@ -1,5 +1,5 @@
-"""The command line: `bridge-data convert`, `prepare`, `info`, `check`, `duplicates`, `mount`, `plan`, `bench`,
-`doctor`, `checkpoint`, `at`, `when`, `order`, `forget` and `view`.
+"""The command line: `bridge-data convert`, `prepare`, `info`, `check`, `duplicates`, `mount`, `plan`, `doctor`,
+`checkpoint`, `order`, `forget` and `view`.
 
 User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
 when it is called, so none waits for another's imports.
@@ -29,33 +29,25 @@ def _end_quickly() -> None:
 atexit.register(_end_quickly)
 
 _COMMANDS = {
-    "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",
-    "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "check": "Read everything of PATH, and report all that is wrong with it.",
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, skip steps, or verify a run.",
     "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
-    "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
+    "doctor": "Check RUN before it starts, and show what would stop or slow it, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
-    "order": "Write the samples of some steps of RUN, one a line; or with --differences compare two runs.",
-    "plan": "Show what RUN will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of "
-    "ranks.",
+    "order": "Show the samples of a step of RUN, the steps of a sample, or where two runs differ.",
+    "plan": "Show what RUN will see, before it starts: steps, samples, tokens, epochs, fill, loads, and how fast.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
-    "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
-    "when": "Show the steps of RUN in which the sample KEY (or SHARD:KEY) came or will come.",
+    "view": "Show RUN in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
 }
 """The help line of each command: the first sentence of its own help."""
 
 COMMANDS = Seam[click.Command]("commands")
 """By the name of the command; that of one within a group has the group's before it: `checkpoint verify`."""
 
-_MODULES = {
-    name: f"bridge_data.tools.{module}_command"
-    for name, module in {"at": "order", "when": "order", "order": "order", "plan": "plan", "doctor": "doctor"}.items()
-    | {"bench": "bench"}.items()
-}
+_MODULES = {name: f"bridge_data.tools.{name}_command" for name in ("order", "plan", "doctor")}
 """Commands whose module has another name, or stands elsewhere."""
 
 

@@ -18,13 +18,14 @@ from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, RankLoader, ValidationDataloader, rank_loader
+from bridge_data.datamodule.training_order import training_order
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
-from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
+from bridge_data.lanes.datasets import validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
@@ -59,9 +60,6 @@ Balancing: TypeAlias = Callable[[BatchSchedule, int, WorkerConfig], Any]
 
 _BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]]("balance")
 """By the value of the option `balance`."""
-
-_STEP_ASSIGNMENT = Feature[Callable[[LaneDataset, RunOptions, BatchSchedule, int], LaneDataset]]("step_assignment")
-"""The data set whose packs of a step are assigned to so many ranks before they are read."""
 
 _Base: Any = lightning_trainer.data_module_class()
 
@@ -270,13 +268,9 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
             ConfigError: for another split, or if the data do not fit the settings.
         """
         if split == "train":
-            dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
-            dataset.skips = self._checked_skips(worker_config.world_size)
-            num_ranks = worker_config.world_size
-            if not self.options.assigns_packs:
-                return dataset
-            assigned = _STEP_ASSIGNMENT.get(needed_by=f"balance={self.options.trainer.balance!r}")
-            return assigned(dataset, self.options, self._batch_schedule(num_ranks), num_ranks)
+            self._checked_skips(worker_config.world_size)
+            schedule = self._batch_schedule(worker_config.world_size)
+            return training_order(self.path, self.options, worker_config, self.task_encoder, schedule)
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

@@ -14,6 +14,7 @@ first from their inboxes.
 its `LaneBlend`, which remembers what it needs, as plain JSON in the state of the lane.
 """
 
+import bisect
 import collections
 import copy
 import dataclasses
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Phase, Schedule
-from bridge_data.order.row import Ints, SampleRow, SampleWindow
+from bridge_data.order.row import Ints, Row, SampleRow, SampleWindow
 
 Entry = list[Any]
 """An entry of an inbox."""
@@ -92,16 +93,16 @@ class Stream:
     A position is (shuffle, window in the lane's share of it, offset in the window, samples taken of that share).
     """
 
-    __slots__ = ("_lane", "_number", "_offset", "_row", "_shuffle", "_taken", "_window")
+    __slots__ = ("_number", "_offset", "_row", "_shuffle", "_taken", "_window", "lane")
 
     def __init__(self, row: SampleRow, lane: int, position: Sequence[int] = BEGINNING) -> None:
-        self._row, self._lane = row, lane
+        self._row, self.lane = row, lane
         self._shuffle, self._number, self._offset, self._taken = position
         self._window: SampleWindow | None = None
 
     def fault(self) -> str | None:
         """Why the position, from a saved state, is none in these data; None if it is one."""
-        self._window = self._row.window(self._lane, self._shuffle, self._number)
+        self._window = self._row.window(self.lane, self._shuffle, self._number)
         size = len(self._window) if self._window else 0
         if self._offset > size:
             return (
@@ -118,13 +119,33 @@ class Stream:
         """The same as arrays."""
         self._leave()
         while self._window is None:
-            self._window = self._row.window(self._lane, self._shuffle, self._number)
+            self._window = self._row.window(self.lane, self._shuffle, self._number)
             if self._window is None and not self._advance():
                 return np.empty(0, np.int64), np.empty(0, np.int64)
         epochs, indices = self._window.take(self._offset, self._offset + count)
         self._offset += len(indices)
         self._taken += len(indices)
         return epochs, indices
+
+    def skip(self, count: int) -> None:
+        """Go on as if `count` samples had been taken, without computing them; the row must have no end."""
+        self._leave()
+        row, lane, target = self._row, self.lane, self._taken + count
+        assert isinstance(row, Row) and row.num_whole is None
+        shuffle = self._shuffle
+        if row.chunks.equal_length is not None:  # then shuffles are counted by arithmetic
+
+            def before(end: int) -> int:
+                return int(row.num_samples_to(end, [self._shuffle] * row.num_lanes)[lane])
+
+            step = 1
+            while before(self._shuffle + step) <= target:
+                step *= 2
+            ends = range(self._shuffle, self._shuffle + step)
+            shuffle = ends[bisect.bisect_right(ends, target, key=before) - 1]
+            target -= before(shuffle)
+        self._shuffle, self._number, self._offset, self._taken = row.find(lane, shuffle, target)
+        self._window = None
 
     def position(self, unread: int = 0) -> list[int]:
         """The current position, or the one `unread` samples earlier, within what was taken last."""
@@ -139,7 +160,7 @@ class Stream:
 
     def _advance(self) -> bool:
         """Go to the start of the next window; False if there is none."""
-        after = self._row.after(self._lane, self._shuffle, self._number)
+        after = self._row.after(self.lane, self._shuffle, self._number)
         if after is None:
             return False
         self._taken = self._taken if after[0] == self._shuffle else 0
@@ -304,6 +325,14 @@ class BlendRule(Protocol):
         """What must be equal for a state to mean the same draws, beside the weights."""
 
 
+_AT_ONCE = 1 << 14
+"""Samples that are taken together to be passed over."""
+
+
+def _is_endless(row: SampleRow) -> bool:
+    return isinstance(row, Row) and row.num_whole is None
+
+
 _as_reference = functools.partial(tuple.__new__, SampleRef)
 """`SampleRef._make`, three times as fast."""
 
@@ -355,6 +384,25 @@ class Cursor:
         if not drawn:
             raise StopIteration
         return drawn
+
+    def skip(self, count: int) -> None:
+        """Go on as if `count` samples had been taken. Of rows without end, and a blend that does not look at samples,
+        that takes about the same time for any number; `StopIteration` at a finite end."""
+        while count and (self._inboxes or self._lane_blend is not None or not all(map(_is_endless, self._rows))):
+            count -= len(self.take(min(count, _AT_ONCE)))
+        if not count:
+            return
+        state, draws = self.state(), self.num_drawn + count
+        counts: Sequence[int] | Ints = [count]
+        if isinstance(self._blend, Blend | Schedule):
+            of_lane = self.lane, self._num_lanes
+            counts = self._blend.counts(*of_lane, draws) - self._blend.counts(*of_lane, self.num_drawn)
+        for source, number in enumerate(counts):
+            if number:
+                stream = Stream(self._rows[source], self.lane, state["cursors"].get(str(source), BEGINNING))
+                stream.skip(int(number))
+                state["cursors"][str(source)] = stream.position()
+        self.seek(state | {"draws": draws})
 
     def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
         runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn

@@ -394,6 +394,48 @@ class Row:
             if chunk >= self.stop(shuffle) or self.starts_at(shuffle) >= end:
                 raise ValueError(f"the lane ends {count} samples before it")
 
+    def find(self, lane: int, shuffle: int, number: int) -> tuple[int, int, int, int]:
+        """(shuffle, window, offset, samples of the shuffle before it) of the lane's sample `number`, counted from the
+        start of `shuffle`, in a row without end. Linear in the chunks of the lane up to there, not in samples."""
+        while number >= (total := int((lengths := self._lengths_of(lane, shuffle)).sum())):
+            chunk = lane + self.share(lane, shuffle).last * self.geometry.num_lanes
+            shuffle, number = chunk // self.per_shuffle, number - total
+        before = self._counter(lane, shuffle, lengths)
+        window = bisect.bisect_right(range(self.share(lane, shuffle).num_windows), number, key=before) - 1
+        return shuffle, window, number - before(window), number
+
+    def _lengths_of(self, lane: int, shuffle: int) -> NDArray[np.integer]:
+        """The lengths of the chunks of a lane in a shuffle."""
+        share = self.share(lane, shuffle)
+        chunks = np.arange(share.first, share.last, dtype=np.int64)
+        return self.spans(shuffle, lane + chunks * self.geometry.num_lanes - shuffle * self.per_shuffle)[2]
+
+    def _counter(self, lane: int, shuffle: int, lengths: NDArray[np.integer]) -> Callable[[int], int]:
+        """How many samples the windows of a lane have before some window of a shuffle: each visit of a chunk has a part
+        of it, which depends on its length alone."""
+        share, num_slots = self.share(lane, shuffle), self.num_slots
+        kinds, which = np.unique(lengths, return_inverse=True)
+        slots = np.arange(num_slots, dtype=np.int64) * (self.stride(shuffle) if num_slots > 1 else 1) % num_slots
+        sums = np.zeros((len(kinds), num_slots + 1), dtype=np.int64)
+        for kind, length in enumerate(kinds.tolist()):
+            number = -(-length // self.geometry.block_size) if num_slots > 1 else 1
+            blocks, rest = np.divmod(slots * number, num_slots)
+            sizes = np.where(rest < number, (blocks + 1) * length // number - blocks * length // number, 0)
+            np.cumsum(sizes, out=sums[kind, 1:])
+        all_times = share.num_chunks * num_slots
+        starts = np.arange(share.num_chunks, dtype=np.int64) * num_slots
+        wraps = np.minimum(-((starts - all_times) // share.num_chunks), num_slots)  # from there, times begin at 0 again
+
+        def before(window: int) -> int:
+            end = self.start_time(share, window)
+            time = end - end % math.gcd(share.num_chunks, num_slots)
+            first = np.clip(-((starts - time) // share.num_chunks), 0, wraps)
+            again = np.clip(-((starts - time - all_times) // share.num_chunks), wraps, num_slots)
+            found = int((sums[which, first] + sums[which, again] - sums[which, wraps]).sum())
+            return found + (int(self.blocks(lane, shuffle, share, time, end)[1].sum()) if time < end else 0)
+
+        return before
+
     def last_before(self, lane: int, shuffle: int) -> int:
         """The last shuffle before `shuffle` in which the lane has a chunk, or -1."""
         first = self.share(lane, shuffle).first

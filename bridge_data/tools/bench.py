@@ -37,9 +37,8 @@ from bridge_data.plan import Source
 from bridge_data.plan.opening import Data
 from bridge_data.plan.source import distinct_names
 from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.run_options import RunOptions
+from bridge_data.run_options import MODULE_DEFAULTS, RunOptions
 from bridge_data.task import STAGES, TaskEncoder
-from bridge_data.tools.runs import BENCH_OPTIONS
 
 CPU_EVERY = 8
 """CPU time is read in one of this many batches: it takes several times as long to read as the time."""
@@ -552,7 +551,7 @@ class BenchConfig:
     """
 
     path: Data
-    options: RunOptions = BENCH_OPTIONS
+    options: RunOptions = MODULE_DEFAULTS
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
     seconds: float = 10.0
     num_batches: int | None = None

@@ -1,6 +1,6 @@
 """Checking a planned run before it starts: this machine, the data, the order, the speed; and what to change.
 
-Reads the data at a path, a `PlannedRun`, and what the kernel says of this machine (the nodes of a job may have other
+Reads the data at a path, a `TrainingRun`, and what the kernel says of this machine (the nodes of a job may have other
 limits). Returns a `Checkup`: facts, and findings in order of gain; one fault does not hide others.
 
 Without a measurement no shard is read, only the index, for the parts that samples have; at most `MAX_LOOKED_AT` shards
@@ -41,12 +41,12 @@ from bridge_data.plan import Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, RepeatedData, in_draws, in_unit
 from bridge_data.plan.source import together
 from bridge_data.plugins.planned.costs import open_costs
-from bridge_data.storage import Location, is_remote
+from bridge_data.storage import is_remote, location
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
-from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun
+from bridge_data.tools.runs import OrderTaskEncoder, TrainingRun
 from bridge_data.topology import busy_workers, equal_workers
 
 FILES_BESIDE = 128
@@ -54,9 +54,6 @@ FILES_BESIDE = 128
 
 FILES_PER_WORKER = 4
 """Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches in transit."""
-
-NCCL_SHM_BYTES = 1 << 30
-"""Shared memory of a container that NCCL's documentation recommends, with unlimited locked memory."""
 
 
 class Level(enum.IntEnum):
@@ -102,14 +99,13 @@ _SHM = Path("/dev/shm")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
     """What a process may use here. `num_files` is the soft limit of open files, `max_files` the hard limit;
-    `locked_bytes` is the limit of locked memory (`math.inf`: none). `shm_bytes` is the size of /dev/shm, None if there
+    `shm_bytes` is the size of /dev/shm, None if there
     is none. `libraries` are decoding libraries, with their versions."""
 
     num_cores: float
     memory_bytes: int
     num_files: float
     max_files: float
-    locked_bytes: float
     shm_bytes: int | None
     libraries: dict[str, str]
 
@@ -122,13 +118,12 @@ class MachineLimits:
             memory_bytes=_memory_bytes(),
             num_files=files,
             max_files=max_files,
-            locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
             shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
             libraries=dict(_versions()),
         )
 
 
-def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
+def check_environment(environment: MachineLimits, run: TrainingRun) -> Iterator[Finding]:
     """What this machine lacks for a run with any data."""
     num_workers = run.ranks_per_node * run.num_workers
     if num_workers > environment.num_cores:
@@ -162,22 +157,6 @@ def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[F
             what=f"workers may hold {open_bytes / 1e9:.1f} GB of samples that were read ahead, of "
             f"{environment.memory_bytes / 1e9:.1f} GB of memory",
             change=f"set WorkerConfig(max_open_bytes={max(1, share)} << 20)",
-        )
-    if run.ranks_per_node > 1 and (environment.shm_bytes or 0) < NCCL_SHM_BYTES:
-        yield Finding(
-            code="small-dev-shm",
-            level=Level.NOTE,
-            what=f"/dev/shm has {(environment.shm_bytes or 0) / 1e6:.0f} MB: batches do not use it, but NCCL does "
-            "between ranks of a machine",
-            change="start the container with --shm-size=1g or more, or --ipc=host",
-        )
-    if run.num_ranks > 1 and environment.locked_bytes < math.inf:
-        yield Finding(
-            code="locked-memory",
-            level=Level.NOTE,
-            what=f"a process may lock {environment.locked_bytes / 1e6:.1f} MB of memory: nothing here locks any, but "
-            "NCCL does on networks with RDMA",
-            change="run `ulimit -l unlimited` before the job, or start the container with --ulimit memlock=-1",
         )
 
 
@@ -235,19 +214,19 @@ RESERVE = 1.1
 """How much faster than needed the data should be."""
 
 
-def needed_batches_per_s(run: PlannedRun) -> float | None:
+def needed_batches_per_s(run: TrainingRun) -> float | None:
     """Micro-batches that a rank needs per second; None if the time of a step is not known."""
     return None if run.step_s is None else run.step_size / run.micro_batch_size / run.num_ranks / run.step_s
 
 
-def samples_per_unit(figures: Figures | None, run: PlannedRun) -> float:
+def samples_per_unit(figures: Figures | None, run: TrainingRun) -> float:
     """Samples drawn for each sample of a batch (with packing, for each pack), with those that filters skip."""
     if figures is None or not figures.num_samples:
         return 1.0
     return figures.num_samples / (figures.num_batches * run.micro_batch_size)
 
 
-def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) -> Iterator[Finding]:
+def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -> Iterator[Finding]:
     """Whether one rank, and all ranks of a machine together, make as many batches as the trainer needs."""
     needed = needed_batches_per_s(run)
     if needed is None or run.step_s is None:
@@ -453,13 +432,6 @@ def draws_after(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
     return counts
 
 
-def shares_at(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
-    """The shares of the sources in the next draw after these numbers of samples, (numbers, sources)."""
-    phases = _phases(plan)
-    number = np.searchsorted([start for start, _ in phases], np.atleast_1d(drawn), side="right") - 1
-    return np.asarray([weights for _, weights in phases])[number]
-
-
 def plan_sources(plan: Plan, num_drawn: float | None) -> list[SourceDraws]:
     """The draws of each source in a run of `num_drawn` draws (None: not known)."""
     draws = [None] * len(plan.sources) if num_drawn is None else draws_after(plan, num_drawn)[0].tolist()
@@ -506,72 +478,6 @@ def _phases(plan: Plan) -> list[tuple[int, tuple[float, ...]]]:
     return [(0, plan.weights or ()), *plan.later_weights]
 
 
-MAX_LINES = 10
-"""Sources with their own line, those drawn most; the others have no line in the plot of epochs."""
-
-POINTS = 400
-
-
-def check_plot(file: Path, run: PlannedRun) -> None:
-    """Check that a plot can be drawn, before anything else is done.
-
-    Raises:
-        ConfigError: if the file is neither PNG nor SVG, the run has no length, or matplotlib is not installed.
-    """
-    if file.suffix not in (".png", ".svg"):
-        raise ConfigError(f"--plot {file}: expected a name that ends in .png or .svg")
-    if run.steps is None:
-        raise ConfigError("--plot: how long is the run? Give --steps N, or train_steps in the config")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install matplotlib") from error
-
-
-def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) -> None:
-    """Plot blend and epochs over the steps of a run; each step takes `step_size` times `samples_per_unit` samples.
-
-    Raises:
-        ConfigError: if the file cannot be written.
-    """
-    from matplotlib.figure import Figure
-
-    steps, shares, epochs, names = plan_lines(plan, run, samples_per_unit)
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    blend, repeats = figure.subplots(2, 1, sharex=True)
-    blend.stackplot(steps, shares.T, labels=names, step="post")
-    blend.set(ylabel="share of draws", ylim=(0, 1), title=f"{run.steps:,} steps of {run.step_size:,}")
-    for name, line in zip(names, epochs.T, strict=False):
-        repeats.plot(steps, line, label=name)
-    repeats.set(xlabel="step", ylabel="epochs", xlim=(0, run.steps), ylim=(0, None))
-    repeats.grid(visible=True, alpha=0.3)
-    figure.legend(*blend.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    try:
-        figure.savefig(file, dpi=100, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
-    except OSError as error:
-        raise ConfigError(f"--plot {file}: cannot be written: {error.strerror}") from error
-
-
-def plan_lines(
-    plan: Plan, run: PlannedRun, samples_per_unit: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Sequence[str]]:
-    """(steps, shares by step and source, epochs by step and source, names) of the sources drawn most. If there are
-    more, `others` have the last shares and no epochs."""
-    assert run.steps is not None
-    steps = np.linspace(0, run.steps, min(POINTS, run.steps) + 1)
-    drawn = steps * run.step_size * samples_per_unit
-    draws, shares = draws_after(plan, drawn), shares_at(plan, drawn)
-    order = np.argsort(-draws[-1], kind="stable")
-    shown, others = order[:MAX_LINES], order[MAX_LINES:]
-    names = [plan.sources[number].name for number in shown]
-    lines = shares[:, shown]
-    if len(others):
-        names.append(f"{len(others)} others")
-        lines = np.column_stack((lines, shares[:, others].sum(axis=1)))
-    sizes = np.array([plan.sources[number].num_samples for number in shown])
-    return steps, lines, draws[:, shown] / sizes, names
-
-
 HIGH_INFLATION = 1.5
 """Above this, look for better settings."""
 
@@ -601,7 +507,7 @@ class SourceOrder:
     overlap: Overlap
 
 
-def check_ranks(run: PlannedRun) -> Iterator[Finding]:
+def check_ranks(run: TrainingRun) -> Iterator[Finding]:
     """Whether ranks, lanes and workers fit each other."""
     size, micro = run.step_size, run.micro_batch_size
     try:
@@ -652,7 +558,7 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         )
 
 
-def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
+def _check_later_batches(run: TrainingRun) -> Iterator[Finding]:
     for number in run.later_ranks:
         try:
             BatchSchedule(run.step_size, run.micro_batch_size).check(0, number)
@@ -665,7 +571,7 @@ def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
             )
 
 
-def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
+def samples_of_lane(run: TrainingRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
     """How many samples of a source with this `share` of draws a step takes from one lane."""
     rounds = max(1.0, run.step_size / run.micro_batch_size / num_lanes)
     return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
@@ -686,7 +592,7 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
     )
 
 
-def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[SourceOrder]:
+def orders_of(plan: Plan, run: TrainingRun, samples_per_unit: float) -> list[SourceOrder]:
     """The order of the sources with the largest shares in the plan, at most `MAX_SOURCES`."""
     lanes = run.worker_config().for_samples(plan.num_samples, run.micro_batch_size).num_lanes
     shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
@@ -697,7 +603,7 @@ def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[Sour
     ]
 
 
-def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+def check_order(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
     """Possible improvements to the order of a source."""
     if run.options.data.shuffle_buffer_size is None and run.options.data.max_samples_per_sequence is None:
         yield Finding(
@@ -714,17 +620,23 @@ def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     yield from _check_overlap(order, run)
     source, lanes, wanted = order.source, order.geometry.num_lanes, run.options.data.max_samples_per_sequence
     most = max(counts_of(source.records))
-    if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, most):
-        yield Finding(
-            code="few-samples",
-            level=Level.NOTE,
-            what=f"{source.name}: {source.num_samples:,} samples are few for {counted(lanes, 'lane')}: chunks shrink "
-            f"from {wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
-            change=f"set num_lanes={run.num_ranks}, unless the run is to be resized",
-        )
+    # Each worker needs a lane, and later ranks need equal shares: with fewer lanes, those would be the next findings.
+    fewest = math.lcm(run.num_ranks * max(1, run.num_workers), *run.later_ranks)
+    is_short = wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, most)
+    if is_short and fewest < lanes:
+        fewer = order_of(source, fewest, run.options.data.shuffle, order.size).geometry.chunk_size
+        if fewer > order.geometry.chunk_size:
+            yield Finding(
+                code="few-samples",
+                level=Level.NOTE,
+                what=f"{source.name}: {source.num_samples:,} samples are few for {counted(lanes, 'lane')}: chunks "
+                f"shrink from {wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
+                change=f"set num_lanes={fewest}, unless the run is to be resized",
+                gain=f"chunks of {fewer:,} samples",
+            )
 
 
-def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+def _check_overlap(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
     source = order.source
     repeats = order.overlap.mean_repeats / source.num_samples
     if source.epochs_per_shuffle == 1 and repeats > MUCH_OVERLAP:
@@ -745,7 +657,7 @@ def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
             )
 
 
-def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+def _check_mixing(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
     if order.mixing.inflation <= HIGH_INFLATION or order.source.epochs_per_shuffle is None:
         return
     chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.options.data.shuffle_buffer_size or 0)
@@ -776,7 +688,7 @@ def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     )
 
 
-def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
+def _mixing(order: SourceOrder, run: TrainingRun, buffer: int, length: int) -> Mixing:
     shuffle = dataclasses.replace(run.options.data.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
     return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing
 
@@ -787,7 +699,7 @@ class Checkup:
     is how many samples are drawn for a sample of a batch (with packing, for a pack)."""
 
     path: str
-    run: PlannedRun
+    run: TrainingRun
     environment: MachineLimits
     findings: list[Finding]
     seen: ShardsSeen
@@ -825,14 +737,11 @@ class Checkup:
 
 
 def examine(
-    path: Location,
-    run: PlannedRun,
-    *,
-    measure_s: float = 3.0,
-    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+    run: TrainingRun, *, measure_s: float = 0.0, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
 ) -> Checkup:
-    """Check this machine, the training data at `path` and their order, and measure the speed for `measure_s` seconds;
-    0: not at all."""
+    """Check this machine, the data of the run and their order, and measure the speed of `task_encoder` (None: the
+    plainest) for `measure_s` seconds; 0: not at all."""
+    path: Any = location(run.data.path) if isinstance(run.data.path, str) else run.data.path
     data, environment, seen = run.options.data, MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_ranks(run)]
     plan, sources, orders, figures, per_unit = None, [], [], None, 1.0

@@ -1,36 +1,16 @@
-"""`bridge-data doctor`: what to change before a run starts, in order of gain."""
+"""`bridge-data check --run`: what would stop or slow a run, each finding with the change and its gain."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from bridge_data.cli.terminal import (
-    LOCATION,
-    OUTPUT_ON_DISK,
-    echo_report,
-    headed,
-    json_option,
-    note,
-    setting,
-    table,
-    trust_options,
-    where_options,
-)
+from bridge_data.cli.terminal import echo_report, headed, json_option, setting, table
 from bridge_data.errors import ConfigError, counted
-from bridge_data.storage import Location, location
-from bridge_data.tools.doctor import (
-    Checkup,
-    Finding,
-    Level,
-    check_plot,
-    draw_plan,
-    examine,
-    needed_batches_per_s,
-)
-from bridge_data.tools.runs import PlannedRun, data_path, module_of_recipe, named_encoder
+from bridge_data.tools.doctor import Checkup, Finding, Level, examine, needed_batches_per_s
+from bridge_data.tools.order_command import note_assumed, run_arguments
+from bridge_data.tools.runs import TrainingRun
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
@@ -47,72 +27,37 @@ def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return tuple(map(int, numbers)) or None
 
 
+def check_run(run_name: str, overrides: Sequence[str], *, measure_s: float, as_json: bool, **own: Any) -> int:
+    """Check a run, print what was found, and return the exit code: 1 if something would stop the run. `own` are fields
+    of a `TrainingRun`."""
+    if measure_s < 0:
+        raise ConfigError(f"--measure {measure_s:g}: expected 0 or more seconds")
+    run = TrainingRun.read(run_name, overrides, **own)
+    note_assumed(run)
+    encoder = run.task_encoder() if measure_s else None
+    checkup = examine(run, measure_s=measure_s, task_encoder=encoder)
+    echo_report(checkup, _shown(checkup), as_json=as_json)
+    return 1 if checkup.stops else 0
+
+
 @click.command()
-@click.argument("path", metavar="[DATASET]", type=LOCATION, required=False)
-@click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options override it.")
-@setting("--split-part", default="train")
-@setting("--task-encoder")
+@run_arguments
 @setting("--world-size", "num_ranks", more="[default: 1]")
 @click.option("--later-world-sizes", "later_ranks", callback=_later, metavar="N[,M...]", help="Those of later resumes.")
 @click.option("--ranks-per-node", type=int, help="Data-parallel ranks that share a machine.  [default: 1]")
-@setting("--num-workers", more="[default: 2]")
-@setting("--num-lanes", more="[default: 8 per rank]")
-@setting("--batch-size", "micro_batch_size", help="Samples or packs of a micro-batch.", more="[default: 16]")
-@setting("--global-batch-size", more="[default: a micro-batch of each rank]")
-@setting("--packing-buffer-size", more="[default: no packing]")
-@setting("--shuffle-buffer-size", more="[default: 100]")
-@setting("--max-samples-per-sequence", more="[default: 100]")
-@click.option("--steps", type=int, help="Steps of the run, for epochs and pictures.")
+@click.option("--run-steps", "steps", type=int, help="Steps of the run.  [default: of the config]")
 @setting("--step-seconds", "step_s")
-@click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
-@click.option("--plot", type=OUTPUT_ON_DISK, help="Draw blend and epochs over steps, as .png or .svg.")
-@where_options
+@click.option("--measure", "measure_s", default=0.0, metavar="SECONDS", help="Also measure the speed for so long.")
 @json_option
-@trust_options
 @click.pass_context
-def doctor(
-    context: click.Context,
-    /,
-    path: Location | None,
-    config: Path | None,
-    task_encoder: str | None,
-    seconds: float,
-    plot: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Check a planned run on DATASET before it starts, and show what to change, in order of gain.
+def doctor(context: click.Context, /, run_name: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Check RUN before it starts, and show what would stop or slow it, in order of gain.
 
-    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one; by default the data of the config.
-    It checks this machine, the data
-    (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is 1 if
+    RUN is a YAML of LightningCLI, package.module:name of a Python function that returns the run, the folder of a run,
+    or the path of data; KEY=VALUE override its settings. No shard is read, except to --measure. Exit code 1 if
     something would stop the run.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    if path is None and config is None:
-        raise ConfigError("give DATASET, or the config of the run (--config)")
-    if seconds < 0:
-        raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
-    recipe = None
-    try:
-        recipe = None if config is None else module_of_recipe(config)
-    except ConfigError as error:
-        note(f"{error}. Of the recipe only the numbers in the file are known")
-    run = PlannedRun.of(given, config, recipe)
-    if path is None:
-        assert config is not None
-        path = location(data_path(config, recipe))
-    if plot is not None:
-        check_plot(plot, run)
-    if seconds and not as_json:
-        note(f"measuring {seconds:g} s")
-    encoder = recipe.task_encoder if recipe is not None else None
-    encoder = encoder if task_encoder is None else named_encoder(task_encoder)
-    checkup = examine(path, run, measure_s=seconds, task_encoder=encoder)
-    if plot is not None and checkup.plan is not None:
-        draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)
-    echo_report(checkup, _shown(checkup), as_json=as_json)
-    context.exit(1 if checkup.stops else 0)
+    context.exit(check_run(run_name, overrides, **options))
 
 
 def _shown(checkup: Checkup) -> Iterator[str]:

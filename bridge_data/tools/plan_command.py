@@ -1,4 +1,4 @@
-"""`bridge-data plan`: what a run will see, before it starts."""
+"""`bridge-data plan`: what a run will see, before it starts; and how fast its data are."""
 
 import time
 from collections.abc import Iterator
@@ -7,39 +7,21 @@ from typing import Any
 
 import click
 
-from bridge_data.cli.terminal import (
-    OUTPUT_ON_DISK,
-    echo_report,
-    headed,
-    json_option,
-    note,
-    options_of,
-    setting,
-    table,
-    trust_options,
-    where_options,
-)
-from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import counted
-from bridge_data.lanes.datasets import training_data
-from bridge_data.plugins.planned.planned_sources import assigned
-from bridge_data.storage import is_remote
-from bridge_data.task import DefaultTaskEncoder
+from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, sized, table
+from bridge_data.errors import ConfigError, counted
+from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
+from bridge_data.tools.bench import profile as profile_of
+from bridge_data.tools.order_command import note_assumed, run_arguments
 from bridge_data.tools.planning import EXACT_SAMPLES, Planner, RunLength, RunPlan
-from bridge_data.tools.runs import (
-    BENCH_OPTIONS,
-    data_module,
-    find_run,
-    is_config,
-    is_run,
-    named_encoder,
-    training_settings,
-)
+from bridge_data.tools.runs import TrainingRun
+
+_MAX_SOURCES = 20
+"""Maximum data sets shown of a profile; of a large blend, the most expensive ones."""
 
 
 @click.command()
-@click.argument("path", metavar="RUN")
-@click.option("--steps", type=int, help="Steps of the run.  [default: of the config, or one epoch]")
+@run_arguments
+@click.option("--run-steps", "steps", type=int, help="Steps of the run.  [default: of the config, or one epoch]")
 @click.option("--tokens", type=int, help="Tokens of the run, instead of steps.")
 @click.option("--epochs", type=float, help="Epochs of the run, of all data or of --epochs-of, instead of steps.")
 @click.option("--epochs-of", "source", metavar="SOURCE", help="The source of --epochs, such as photos/train.")
@@ -48,77 +30,136 @@ from bridge_data.tools.runs import (
     type=click.IntRange(min=1),
     help=f"First steps that are planned one by one.  [default: as many as draw {EXACT_SAMPLES:,} samples]",
 )
-@setting("--task-encoder", more="[default: of the config]")
-@setting("--world-size", default=1)
-@setting("--num-lanes", more="[default: 8 for each rank]")
-@setting("--batch-size", more="[default without a config: 16]")
-@setting("--global-batch-size", more="[default: a micro-batch of each rank]")
-@click.option("--packing", type=click.Choice(["online", "planned"]), help="How packs are made.")
-@setting("--packing-buffer-size")
-@click.option("--planning-window", type=int, help="Samples that are packed together, if packs are planned.")
-@click.option("--balance", metavar="COST", help="The cost by which planned packs are assigned to ranks.")
-@setting("--shuffle-buffer-size")
-@setting("--max-samples-per-sequence")
-@setting("--seed")
-@setting("--split-part", more="[default: train]")
+@setting("--world-size", "num_ranks", more="[default: 1]")
+@click.option("--measure", "measure_s", type=float, metavar="SECONDS", help="Also measure how fast a rank's data are.")
+@setting("--step-seconds", "step_s", more="[default, to --measure: 0]")
+@click.option(
+    "--profile", "with_profile", is_flag=True, help="With --measure: show where the time goes, measured again."
+)
 @click.option("--html", type=OUTPUT_ON_DISK, help="Also write it, with charts, to this file, as one page.")
-@where_options
 @json_option
-@trust_options
 def plan(
-    path: str,
-    task_encoder: str | None,
-    world_size: int,
+    run_name: str,
+    overrides: tuple[str, ...],
     exact_steps: int | None,
+    measure_s: float | None,
+    with_profile: bool,
     html: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what RUN will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of ranks.
+    """Show what RUN will see, before it starts: steps, samples, tokens, epochs, fill, loads, and how fast.
 
-    RUN is the YAML of a recipe or of a LightningCLI, MODULE:NAME of a DataModule, the folder of a run, or the path of a
-    data set or metadataset, with options. Tokens are those of the cost index (`prepare --costs`); no sample is read.
-    Figures of the first steps are exact; those of a longer run are extrapolated from them.
+    RUN is a YAML of LightningCLI, package.module:name of a Python function that returns the run, the folder of a run,
+    or the path of data; KEY=VALUE override its settings. Tokens are those of the cost index (`prepare --costs`); no
+    sample is read, except to --measure. Figures of the first steps are exact; those of a longer run are extrapolated.
     """
-    config = str(find_run(Path(path)).config or path) if is_run(Path(path)) else path
-    is_module = ":" in config and not is_remote(config) and not Path(config).exists()
-    settings: dict[str, Any] = {}
-    data: Any = config
-    run, encoder = BENCH_OPTIONS, None
-    if is_module or (config.endswith((".yaml", ".yml")) and is_config(Path(config))):
-        module = data_module(config)
-        data, run, encoder = module.path, module.options, module.task_encoder
-        settings = {} if is_module else training_settings(Path(config))
-    length = {name: options.pop(name) for name in ("steps", "tokens", "epochs", "source")}
-    given = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
-    run = run.with_options(**options_of(given))
-    if task_encoder is not None or encoder is None:
-        encoder = DefaultTaskEncoder() if task_encoder is None else named_encoder(task_encoder)
-    steps, size = run.trainer, run.data.batch_size or 1
-    per_step = world_size * settings.get("num_accumulated", 1)
-    schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
-    if length == dict.fromkeys(length):
-        samples = settings.get("train_samples")
-        length["steps"] = settings.get("train_steps") if samples is None else schedule.step_after(samples)
-        length |= {name: settings.get(key) for name, key in (("tokens", "max_tokens"), ("epochs", "max_epochs"))}
-        length["source"] = settings.get("epochs_of")
-    dataset = training_data(data, run.data, run.worker.changed(world_size=world_size), encoder)
-    dataset = assigned(dataset, run, schedule, world_size)
-    dataset.skips = schedule.skips(steps.skip_steps)
-    asked = None if length == dict.fromkeys(length) else RunLength(**length)
+    if with_profile and measure_s is None:
+        raise ConfigError("--profile: give --measure, such as --measure 5")
+    length = {name: options.pop(name) for name in ("tokens", "epochs", "source")}
+    run = TrainingRun.read(run_name, overrides, **options)
+    note_assumed(run)
+    asked = None
+    if length != dict.fromkeys(length):
+        asked = RunLength(**length, steps=options["steps"])
+    elif run.steps is not None:
+        asked = RunLength(steps=run.steps)
+    encoder = run.task_encoder() if measure_s is not None or (run.packs and run.names_encoder) else None
     begin = time.perf_counter()
-    found = Planner(dataset, schedule).plan(asked, exact_steps=exact_steps)
+    found = Planner(run.dataset(encoder), run.schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin
     if html is not None:
         from bridge_data.plugins.view.charts import write_plan  # imports slowly
 
-        write_plan(html, path, found)
-    echo_report(found, _shown(found), as_json=as_json)
-    if not as_json:
-        if found.exact.drawn is not None:
-            click.echo(f"planned {int(found.exact.drawn.sum()):,} samples in {seconds:.1f} s")
-        for sentence in found.notes:
-            note(sentence)
+        write_plan(html, run_name, found)
+    figures, profile = None, None
+    if measure_s is not None:
+        path: Any = run.data.path
+        config = BenchConfig(
+            path=path, task_encoder=encoder, options=run.options, seconds=measure_s, step_s=run.step_s or 0.0
+        )
+        note(f"measuring {measure_s:g} s{', and again with clocks' if with_profile else ''}")
+        figures = measure(config)
+        profile = profile_of(config) if with_profile else None
+    if as_json:
+        speed = {} if figures is None else {"figures": figures.to_dict()}
+        speed |= {} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}
+        echo_json(found.to_dict() | speed)
+        return
+    click.echo("\n".join(_shown(found)))
+    if found.exact.drawn is not None:
+        click.echo(f"planned {int(found.exact.drawn.sum()):,} samples in {seconds:.1f} s")
+    for sentence in found.notes:
+        note(sentence)
+    if figures is not None:
+        click.echo("\n" + headed(_figures(run, figures)))
+    if profile is not None and figures is not None:
+        click.echo("\n".join(shown_profile(profile, figures)))
+
+
+def _figures(run: TrainingRun, figures: Figures) -> list[tuple[str, str]]:
+    rate = sized(figures.samples_per_s * figures.sample_bytes)
+    rows = [
+        (
+            "speed",
+            f"{figures.samples_per_s:,.1f} samples/s, {figures.batches_per_s:,.1f} batches/s of a rank, about {rate}/s "
+            "read",
+        ),
+        ("CPU", f"{figures.cpu_s_per_1000:.3g} s for 1,000 samples, of all processes"),
+        ("first batch", f"after {figures.first_batch_s:.2f} s"),
+        ("save", f"{figures.save_s * 1000:.3f} ms, {sized(figures.state_bytes)}"),
+        ("restore", f"{figures.restore_s:.2f} s to the first batch"),
+    ]
+    if run.num_workers > 0:
+        rows.insert(3, ("workers", f"{run.num_workers}, running after {figures.workers_ready_s:.2f} s"))
+    if figures.num_skipped:
+        rows.insert(1, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
+    return rows
+
+
+def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
+    """The lines that show a profile; `figures` are those of the same run without clocks."""
+    yield ""
+    per_sample, per_batch = 1e6 / max(1, profile.num_samples), 1e3 / profile.num_batches
+    rows = [
+        [s.name, f"{s.seconds * per_sample:,.1f}", f"{s.seconds * per_batch:,.2f}", f"{s.share:.1%}", f"{s.waited:.0%}"]
+        for s in profile.stages
+    ]
+    total_s = profile.total_s
+    rows.append(["all work", f"{total_s * per_sample:,.1f}", f"{total_s * per_batch:,.2f}", "100.0%", ""])
+    yield table(["stage", "µs/sample", "ms/batch", "share", "waits"], rows)
+    yield ""
+    trainer = profile.trainer
+    if profile.num_workers:
+        yield f"workers  work {profile.busy:.0%} of their time, wait for the trainer {1 - profile.busy:.0%}"
+        parts = {
+            "waits for batches": trainer.waiting_s,
+            "receives": trainer.receiving_s,
+            "does its step": trainer.step_s,
+        }
+        yield "trainer  " + ", ".join(f"{what} {seconds / trainer.seconds:.0%}" for what, seconds in parts.items())
+    rate = profile.num_samples / trainer.seconds
+    yield f"clocks   {rate:,.1f} samples/s with them, {figures.samples_per_s:,.1f} without"
+    if len(profile.sources) > 1:
+        yield ""
+        yield _sources(profile)
+    yield ""
+    yield from advise(profile)
+
+
+def _sources(profile: Profile) -> str:
+    """Table of µs per sample of each data set, by stage."""
+    stages = [stage.name for stage in profile.stages if any(stage.name in s.seconds for s in profile.by_source)]
+    rows = []
+    for source in profile.by_source[:_MAX_SOURCES]:
+        scale = 1e6 / max(1, source.num_samples)
+        times = [source.seconds[stage] * scale if stage in source.seconds else None for stage in stages]
+        shown = ["" if time is None else f"{time:,.1f}" for time in times]
+        every = f"{sum(source.seconds.values()) * scale:,.1f}"
+        rows.append([source.name, f"{source.num_samples:,}", *shown, every, f"{source.share:.1%}"])
+    shown_table = table(["data set, µs/sample", "samples", *stages, "all", "share"], rows)
+    more = len(profile.sources) - len(rows)
+    return shown_table + (f"\n… and {more} more that cost less" if more > 0 else "")
 
 
 def _shown(found: RunPlan) -> Iterator[str]:

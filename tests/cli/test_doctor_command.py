@@ -1,7 +1,10 @@
+"""`bridge-data check --run`, as the command `doctor`: facts, findings and the exit status."""
+
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Run
 from tests.data.tars import write_shards
@@ -15,9 +18,11 @@ def blend(tmp_path: Path) -> Path:
     return write_blend(tmp_path / "blend.yaml", {"even": 3, "odd": 1})
 
 
+SIZES = ("micro_batch_size=16", "max_samples_per_sequence=100", "num_workers=0")
+
+
 def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, blend: Path) -> None:
-    ranks = ("--num-workers", 0, "--world-size", 1, "--later-world-sizes", "3", "--steps", 250)
-    result = run("doctor", blend, "--seconds", 0, *ranks)
+    result = run("doctor", blend, *SIZES, "--later-world-sizes", "3", "--run-steps", 250)
     assert result.exit_code == 0, result.output
     facts, sources, *findings = result.stdout.split("\n\n")
     headings = [line[:12].strip() for line in facts.splitlines()]
@@ -31,38 +36,33 @@ def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, ble
     assert "   → set num_lanes=24 from the beginning" in findings[0]
     assert result.stdout.endswith(f"{len(findings) - 1} findings\n")
     (blend.parent / "odd" / "data-0001.tar").unlink()
-    result = run("doctor", blend, "--seconds", 0)
+    result = run("doctor", blend, *SIZES)
     assert result.exit_code == 1 and "1. stops  missing-shard" in result.stdout
     assert result.stdout.rstrip().endswith("1 of which would stop the run")
 
 
-def test_tars_that_nobody_has_prepared_are_checked_and_measured(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_yaml_of_lightning_has_the_settings_of_its_datamodule(run: Run, blend: Path, tmp_path: Path) -> None:
+    """It was 16 samples, 100 a sequence and two workers, of its own."""
+    config = tmp_path / "run.yaml"
+    encoder = {"class_path": "bridge_data.DefaultTaskEncoder"}
+    data = {"path": str(blend), "task_encoder": encoder}
+    config.write_text(yaml.safe_dump({"data": data, "trainer": {"max_steps": 10, "accumulate_grad_batches": 2}}))
+    document = json.loads(run("doctor", config, "--json").stdout)
+    found = document["run"]
+    assert (found["micro_batch_size"], found["num_accumulated"], found["steps"]) == (1, 2, 10)
+    assert (found["max_samples_per_sequence"], found["num_workers"]) == (None, 1)
+    assert sum(source["draws"] for source in document["sources"]) == 20
+    document = json.loads(run("doctor", config, "micro_batch_size=4", "--measure", 0.05, "--json").stdout)
+    assert document["run"]["micro_batch_size"] == 4 and document["figures"]["samples_per_s"] > 0
+
+
+def test_tars_that_nobody_has_prepared_are_checked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     write_shards(tmp_path / "tars")
-    encoder = ("--task-encoder", "tests.tools.bench.encoders:Cooked")
-    result = run("doctor", tmp_path / "tars", *encoder, "--num-workers", 0, "--seconds", 0.05, "--json")
+    result = run("doctor", tmp_path / "tars", "num_workers=0", "--json")
     assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    assert document["figures"]["samples_per_s"] > 0
-    assert "unprepared" in [finding["code"] for finding in document["findings"] if finding["level"] == "note"]
-
-
-def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path, tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    config.write_text("data: {micro_batch_size: 2, global_batch_size: 8}\ntraining: {train_steps: 100}\n")
-    for given in ([], ["--config", config]):
-        refused = run("doctor", *given)
-        assert refused.exit_code != 0 and "DATASET" in refused.stderr
-    settings = ["--config", config, "--num-workers", 0, "--batch-size", 4, "--seconds", 0.05, "--json"]
-    result = run("doctor", blend, *settings)
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    planned = document["run"]
-    assert (planned["micro_batch_size"], planned["global_batch_size"], planned["steps"]) == (4, 8, 100)
-    assert document["figures"]["samples_per_s"] > 0 and not document["stops"]
-    assert [source["draws"] for source in document["sources"]] == [600, 200]
+    findings = json.loads(result.stdout)["findings"]
+    assert "unprepared" in [finding["code"] for finding in findings if finding["level"] == "note"]
 
 
 def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
     for name in names:
         write_texts(tmp_path / name, 2)
     blend = write_blend(tmp_path / "blend.yaml", dict.fromkeys(names, 1))
-    result = run("doctor", blend, "--seconds", 0, "--num-workers", 0, "--steps", 1000, "--num-lanes", 1)
+    result = run("doctor", blend, *SIZES, "num_lanes=1", "--run-steps", 1000)
     assert result.stdout.count("many-epochs") == 6
     assert result.stdout.endswith("… and 2 more of many-epochs; --json shows all\n\n7 findings\n")
 
@@ -78,11 +78,10 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--later-world-sizes", "8,many"], "--later-world-sizes 8,many: expected numbers, such as 8 or 8,16,24"),
-        (["--seconds", -1], "--seconds -1: expected 0 or more"),
-        (["--num-workers", -1], "--num-workers -1: expected an integer of at least 0"),
-        (["--plot", "plan.png"], "--plot: how long is the run?"),
-        (["--config", "nothing.yaml"], "nothing.yaml: cannot be read"),
+        (["--later-world-sizes", "8,many"], "--later-world-sizes 8,many: expected"),
+        (["--measure", -1], "--measure -1: expected 0 or more"),
+        (["num_workers=-1"], "num_workers=-1: expected an integer of at least 0"),
+        (["num_worker=1"], "did you mean 'num_workers'"),
     ],
 )
 def test_options_that_are_wrong(run: Run, tmp_path: Path, options: list[object], message: str) -> None:

@@ -1,19 +1,13 @@
-"""`bridge-data plan`: of data with options, and of a run whose length is given in tokens or epochs."""
+"""`bridge-data plan`: of data, and of a YAML of LightningCLI; and how fast the data are."""
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from bridge_data import WorkerConfig
-from bridge_data.configs import DataConfig
-from bridge_data.datamodule.batch_schedule import BatchSchedule
 from tests.cli.runner import run_command
 from tests.prepared import write_blend, write_texts
-from tests.tools.plan_parts import measure, run
+from tests.tools.plan_parts import measure
 
-WORDS = ("--task-encoder", "tests.tools.plan_parts:words")
+WORDS = "task_encoder=tests.tools.plan_parts.PackedWords"
 
 
 def write_data(folder: Path) -> Path:
@@ -27,12 +21,12 @@ def write_data(folder: Path) -> Path:
 
 def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     blend = write_data(tmp_path)
-    options = (blend, *WORDS, "--packing", "planned", "--world-size", 2, "--batch-size", 2, "--seed", 0, "--steps", 40)
+    options = (blend, WORDS, "packing=planned", "micro_batch_size=2", "--world-size", 2, "--run-steps", 40)
     shown = run_command("plan", *options, "--exact-steps", 30)
     assert shown.exit_code == 0, shown.output
     for told in ("first 30 steps", "the run, about", "tokens", "words", "too long", "b/train", "full", "of 2 ranks"):
         assert told in shown.output
-    found = json.loads(run_command("plan", *options, "--balance", "attention", "--json").output)
+    found = json.loads(run_command("plan", *options, "balance=attention", "--json").stdout)
     assert (found["version"], found["is_exact"], found["load"], found["is_assigned"]) == (1, True, "attention", True)
     assert found["run"]["units"] == 160
     assert found["assigned"]["mean"] < found["in_turn"]["mean"]
@@ -40,36 +34,33 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
         drawn / size for drawn, size in zip(found["run"]["drawn"], (170, 90), strict=True)
     ]
     page = tmp_path / "plan.html"
-    assert run_command("plan", *options, "--exact-steps", 30, "--html", page).output.startswith(shown.output[:40])
+    assert run_command("plan", *options, "--exact-steps", 30, "--html", page).stdout.startswith(shown.stdout[:40])
     html = page.read_text()
     assert "src=" not in html and html.count("<svg") == 6 and "<td>40</td>" in html  # of epochs, and of steps
     assert "cannot be written" in run_command("plan", *options, "--html", tmp_path / "none" / "plan.html").stderr
-    online = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--steps", 4)
-    assert online.exit_code == 0 and "--packing" in online.stderr
+    online = run_command("plan", blend, WORDS, "packing_buffer_size=20", "--run-steps", 4)
+    assert online.exit_code == 0 and "packing" in online.stderr
     unmeasured = run_command("plan", blend, "--epochs", 2, "--epochs-of", "b/train")
-    assert unmeasured.exit_code == 0 and "--costs" in unmeasured.stderr
-    refused = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--tokens", 400)
+    assert unmeasured.exit_code == 0, unmeasured.output
+    refused = run_command("plan", blend, WORDS, "packing_buffer_size=20", "--tokens", 400)
     assert refused.exit_code == 1 and "steps" in refused.stderr
 
 
-@pytest.mark.parametrize("length", [("--tokens", 9000), ("--epochs", 2, "--epochs-of", "b/train")])
-def test_a_plan_has_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path, length: tuple[Any, ...]) -> None:
+def test_a_yaml_of_lightning_says_the_length_and_the_sizes(tmp_path: Path) -> None:
     blend = write_data(tmp_path)
     config = tmp_path / "run.yaml"
-    config.write_text(
-        f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned, balance: attention, "
-        "task_encoder: {class_path: tests.tools.plan_parts.PackedWords}}\n"
-    )
-    found = json.loads(run_command("plan", config, "--world-size", 2, *length, "--json").output)
-    data, steps = DataConfig.read(config).build(), found["run"]["steps"]
-    assert found["is_exact"]
-    ranks = [data.datasets_provider(WorkerConfig(rank, 2, 0), "train") for rank in range(2)]
-    taken, _ = run(ranks, BatchSchedule(4, 1), steps)
-    tokens = [sum(one["tokens"] for rank in step for one in rank) for step in taken]
-    assert (len(taken), sum(tokens)) == (steps, found["run"]["costs"]["tokens"])
-    assert found["run"]["samples"] == sum(len(rank) for step in taken for rank in step)
-    before = json.loads(run_command("plan", config, "--steps", steps - 1, "--json").output)["run"]
-    if "--tokens" in length:
-        assert sum(tokens[:-1]) == before["costs"]["tokens"] < 9000 <= sum(tokens)
-    else:
-        assert before["epochs"][1] < 2 <= found["run"]["epochs"][1]
+    data = {"path": str(blend), "micro_batch_size": 2}
+    config.write_text(json.dumps({"data": data, "trainer": {"max_steps": 10, "accumulate_grad_batches": 3}}))
+    found = json.loads(run_command("plan", config, "--json").stdout)
+    assert (found["run"]["steps"], found["run"]["units"]) == (10, 60)
+
+
+def test_the_rate_is_measured_and_profiled(tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts", 90)
+    options = (texts, "num_workers=0", "--run-steps", 4, "--measure", 0.05)
+    shown = run_command("plan", *options, "--profile")
+    assert shown.exit_code == 0, shown.output
+    assert "speed" in shown.stdout and "all work" in shown.stdout
+    found = json.loads(run_command("plan", *options, "--json").stdout)
+    assert found["figures"]["samples_per_s"] > 0 and "profile" not in found
+    assert "--profile: give --measure" in run_command("plan", texts, "--profile").stderr

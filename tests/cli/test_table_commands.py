@@ -77,11 +77,11 @@ def test_lint_names_keys_that_several_rows_have(run: Run, tmp_path: Path) -> Non
 
 def test_a_key_of_several_rows_is_to_be_told_by_number(run: Run, tmp_path: Path) -> None:
     folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b"], ["d", "a"])
-    meta, until = write_meta(folder), ("--until", "9", "--batch-size", "2")
-    for result in (run("when", meta, "b", *until), run("info", folder, "--key", "b")):
+    meta, until = write_meta(folder), ("--steps", "0..9")
+    for result in (run("order", meta, "--key", "b", *until), run("info", folder, "--key", "b")):
         assert result.exit_code == 1 and "by its number (1, 3)" in result.output
         assert "'b' is the key of 2 samples of" in result.output
-    result = run("when", meta, "a", *until)
+    result = run("order", meta, "--key", "a", *until)
     assert result.exit_code == 1 and "say which is meant: part-0.parquet:a, part-1.parquet:a" in result.output
-    for which in (["part-1.parquet:a"], ["--index", "3"]):
-        assert run("when", meta, *which, *until).exit_code == 0
+    for which in (["--key", "part-1.parquet:a"], ["--index", "3"]):
+        assert run("order", meta, *which, *until).exit_code == 0

@@ -25,14 +25,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_blend(tmp_path / "blend.yaml", {"texts": 1})
     keys = [f"{number:06d}" for number in range(200)]
     pq.write_table(pa.table({"key": keys, "score": list(range(200))}), tmp_path / "scores.parquet")
-    (tmp_path / "run.yaml").write_text("data: {where: score < 30, columns: scores.parquet, micro_batch_size: 2}\n")
-    (tmp_path / "wrong.yaml").write_text("data: {where: 7}\n")
+    (tmp_path / "run.yaml").write_text("data: {path: texts, where: score < 30, columns: scores.parquet}\n")
     return tmp_path
 
 
-ORDER = ("--batch-size", 5, "--num-lanes", 1, "--shuffle-buffer-size", 1)
-BENCH = ("--num-workers", 0, "--num-batches", 4, "--batch-size", 2)
-DOCTOR = ("--seconds", 0.05, "--num-workers", 0, "--batch-size", 2, "--steps", 30)
+RUN = ("num_workers=0", "micro_batch_size=5", "num_lanes=1")
 SCORES = ("--columns", "scores.parquet")
 
 
@@ -44,15 +41,12 @@ SCORES = ("--columns", "scores.parquet")
         ("info blend.yaml", "index % 3 = 0", (), 0, ["50 samples in all"]),
         ("info texts", "index % 7 = 3", ("--samples", 2), 0, ["000003", "000010"]),
         ("info texts", "txt.byte = 3", ("--samples", 2), 1, ["unknown column 'txt.byte'; did you mean 'txt.bytes'"]),
-        ("order blend.yaml --steps 0..3", "index in (1, 5)", ORDER, 0, ["000001", "000005"]),
-        ("when blend.yaml 000002 --until 9", "index <> 2", ORDER, 1, ["no sample has the key"]),
-        ("view texts --config run.yaml", "true", (), 1, ["--where is for PATH alone"]),
-        ("bench blend.yaml", "score < 3", (*SCORES, *BENCH), 0, ["where score < 3"]),
-        ("bench blend.yaml", "index < 0", BENCH, 1, ["chooses none of the 150 samples"]),
-        ("doctor texts", "index < 15", DOCTOR, 0, ["where index < 15", "texts/train 15 100.00% 4.00"]),
-        ("doctor texts", "size < 1", DOCTOR, 1, ["unknown column 'size'"]),
-        ("doctor texts --config run.yaml", None, ("--seconds", 0), 0, ["where score < 30", "texts/train 30 100.00%"]),
-        ("doctor texts --config wrong.yaml", None, (), 1, ["where: expected a string, got 7"]),
+        ("order blend.yaml --steps 0..3", None, ("where=index in (1, 5)", *RUN), 0, ["000001", "000005"]),
+        ("order blend.yaml --key 000002", None, ("where=index <> 2", *RUN), 1, ["no sample has the key"]),
+        ("plan blend.yaml", None, ("where=index < 0", *RUN), 1, ["chooses none of the 150 samples"]),
+        ("doctor texts --run-steps 12", None, ("where=index < 15", *RUN), 0, ["where index < 15", "15 100.00% 4.00"]),
+        ("doctor texts", None, ("where=size < 1", *RUN), 1, ["unknown column 'size'"]),
+        ("doctor run.yaml", None, (), 0, ["where score < 30", "texts/train 30 100.00%"]),
         (
             "check texts",
             "index < 20 or index >= 100 and index < 120",
@@ -80,9 +74,8 @@ def test_each_command_looks_at_the_chosen_samples(
 
 
 def test_the_condition_is_among_the_settings_in_json(run: Run, folder: Path) -> None:
-    bench = json.loads(run("bench", "blend.yaml", "--where", "score < 3", *SCORES, *BENCH, "--json").stdout)
-    doctor = json.loads(run("doctor", "texts", "--config", "run.yaml", "--seconds", 0, "--json").stdout)
-    assert (bench["settings"]["where"], doctor["run"]["where"]) == ("score < 3", "score < 30")
+    doctor = json.loads(run("doctor", "run.yaml", "--json").stdout)
+    assert doctor["run"]["where"] == "score < 30"
 
 
 def test_the_viewer_pages_through_the_chosen_samples(folder: Path) -> None:

@@ -14,7 +14,7 @@ from bridge_data import WorkerConfig
 from bridge_data.configs import DataConfig
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.verify_command import compare_with_ledger
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import read_states
 from recipes.demo.__main__ import MODEL
 from recipes.demo.compare import read_run
@@ -143,7 +143,7 @@ def test_oracle_and_ledger_tell_the_steps_of_a_training_run(tmp_path: Path) -> N
         one = rng.choice(order.at(step).samples)
         same = [number for number in range(LEGS[-1].end) if (one.source, one.index) in _samples(order, number)]
         for run in (order, written):
-            found = run.when(source=one.source, index=one.index, until=LEGS[-1].end - 1)
+            found = run.when(source=one.source, index=one.index, steps=range(LEGS[-1].end))
             assert sorted({sample.step for sample in found}) == same
     left_out = {f"{number:06d}" for number in range(60) if number % 5 == 0 or number % 7 == 0}
     assert not left_out & {key.rpartition("/")[2] for keys in logged.values() for batch in keys for key in batch}

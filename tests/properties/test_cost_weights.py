@@ -24,6 +24,7 @@ from bridge_data import (
     merge_states,
 )
 from bridge_data.cli import main
+from bridge_data.configs import DataConfig
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
@@ -31,8 +32,8 @@ from bridge_data.plan.blending import in_draws
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.view.charts import count_draws
 from bridge_data.tools.doctor import examine
-from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state
+from bridge_data.tools.run_order import RunOrder
+from bridge_data.tools.runs import OrderTaskEncoder, TrainingRun, settings_of_state
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
@@ -226,7 +227,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(
             found[step] = keys(job, 1)
         state = merge_states(job.save())
         states.append(LoaderState.from_dict(state))
-    assert options_of_state(states[-1]).data.weight_unit == "tokens"
+    assert settings_of_state(states[-1])["weight_unit"] == "tokens"
     order = RunOrder(made, states=states)
     told = {
         step: [(*sample.restore_key[:3], 0) for sample in order.at(step).samples]
@@ -235,7 +236,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(
     assert told == found
     source, _, index, _ = found[90][0]
     number = made.source_ids.index(source)
-    assert [one.step for one in order.when(source=number, index=index, until=179)] == [
+    assert [one.step for one in order.when(source=number, index=index, steps=range(179 + 1))] == [
         step for step in found for key in found[step] if (key[0], key[2]) == (source, index)
     ]
 
@@ -304,12 +305,12 @@ def test_the_option_and_validation(folder: Path) -> None:
 
 
 def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
-    run = PlannedRun()
-    found = examine(folder / "blend.yaml", run, measure_s=0, task_encoder=Encoder())
+    run = TrainingRun(data=DataConfig(path=str(folder / "blend.yaml")))
+    found = examine(run, measure_s=0, task_encoder=Encoder())
     means = [sum(sum(cost(number)) for number in range(size)) / size for size in SIZES.values()]
     rates = [weight / mean for weight, mean in zip((8, 1, 3), means, strict=True)]
     assert [source.share for source in found.sources] == pytest.approx([rate / sum(rates) for rate in rates])
-    unmeasured = examine(folder / "blend.yaml", run, measure_s=0, task_encoder=Encoder(skip_every=3))
+    unmeasured = examine(run, measure_s=0, task_encoder=Encoder(skip_every=3))
     assert any("not measured with this encoder" in finding.what for finding in unmeasured.findings)
     told = CliRunner().invoke(main, ["info", str(folder / "blend.yaml"), "--json"])
     (part,) = json.loads(told.stdout)["split_parts"]

@@ -17,7 +17,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
 
@@ -207,7 +207,7 @@ def test_steps_and_keys_are_told_as_they_were_logged(new_folder: Any, chain: Cha
         assert [one.key for one in order.at(step).samples] == [key for slot in slots for key in run.keys[slot]], step
     for at in chain.asked[:2]:
         sample = order.at(at % (last_step + 1)).samples[0]
-        told = order.when(sample.key, source=sample.source, until=last_step)
+        told = order.when(sample.key, source=sample.source, steps=range(last_step + 1))
         wanted = [
             slot
             for slot in numbers

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_data.configs import DataConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.view.charts import write_plan
 from bridge_data.tools.planning import Planner, RunLength
-from bridge_data.tools.runs import configured_run
+from tests.encoders.multimodal_parts import image_processor, make_tokenizer
 from tests.prepared import write_blend, write_texts
-from tests.tiny_models.parts import PATCH, tiny_image_processor, tiny_tokenizer
 from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
 
@@ -157,29 +156,26 @@ def module_monkeypatch() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="module")
 def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
-    """A window on the pages of a run: LLaVA in small on the photos, packed, with a log and a checkpoint."""
+    """A window on the pages of a run: LLaVA in small on the photos, packed, with a checkpoint."""
     folder = photos_yaml.parent
     config = folder / "run" / "config.yaml"
     config.parent.mkdir()
-    parts = folder / "llava"
-    for part in (tiny_tokenizer("llava"), tiny_image_processor("llava")):
-        part.save_pretrained(parts)
-    family = {"class_path": "bridge_data.encoders.Llava", "init_args": {"patch_size": PATCH}}
-    encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"family": family}}
-    data = {"path": "photos", "tokenizer": str(parts), "image_processor": str(parts), "task_encoder": encoder}
-    data |= {"seq_length": 256, "micro_batch_size": 2, "global_batch_size": 8, "packing_buffer_size": 24}
+    parts = folder / "parts"
+    make_tokenizer().save_pretrained(parts)
+    image_processor().save_pretrained(parts)
+    data = {"path": "photos", "tokenizer": "parts", "image_processor": "parts", "seq_length": 256}
+    data |= {"micro_batch_size": 2, "global_batch_size": 8, "packing_buffer_size": 24, "num_workers": 0}
     config.write_text(json.dumps({"data": data}))
     module_monkeypatch.chdir(folder)
-    loader = get_savable_loader(configured_run(str(config)).dataset)
-    losses = [4 / (1 + step / 3) + (2.5 if step == 17 else 0.1 * (step % 3)) for step in range(24)]
-    lines = []
-    for number, batch in zip(range(4 * 24), loader, strict=False):
+    loader = DataConfig.read(config).build().train_dataloader()
+    steps: list[list[str]] = []
+    for number in range(4 * 24):
         if number % 4 == 0:
-            lines.append({"step": number // 4, "loss": losses[number // 4], "keys": []})
-        lines[-1]["keys"] += [key for row in batch.__key__ for key in row.split(",")]
+            steps.append([])
+        steps[-1] += [key for row in next(loader).__key__ for key in row.split(",")]
         if number == 63:
-            save_states(folder / "run/checkpoints/iter_0000016", loader.save_state_rank(), step=16, world_size=1)
-    (folder / "run/steps_dprank000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            save_states(folder / "run/checkpoints/iter_0000016", loader.save_state(), step=16, world_size=1)
+    (folder / "steps.json").write_text(json.dumps(steps))
     server, found = serve(folder, "run")
     with server:
         browser = Browser(driver, found)
@@ -188,37 +184,18 @@ def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.
         server.terminate()
 
 
-def test_from_a_loss_to_its_samples_in_two_clicks(run_browser: Browser, photos_yaml: Path) -> None:
-    run_browser.open("/samples")
-    run_browser.find("nav a[href='/run']")[0].click()
-    points = run_browser.wait(lambda b: b.find("svg.chart a"))
-    assert len(points) == 24
-    (peak,) = [point for point in points if "Step 17," in point.get_attribute("aria-label")]
-    peak.find_element("css selector", "circle.point").click()
-    run_browser.wait(lambda b: address(b) == "/steps/17")
-    line = json.loads((photos_yaml.parent / "run/steps_dprank000.jsonl").read_text().splitlines()[17])
-    assert keys(run_browser) == line["keys"]
-    run_browser.find("a.key")[0].click()
-    run_browser.wait(lambda b: address(b).startswith("/sample/0/0/"))
-
-
-def test_a_run_opens_on_its_loss_by_its_name_and_a_step_is_chosen_by_number(run_browser: Browser) -> None:
+def test_a_run_opens_by_its_name_and_a_step_is_chosen_by_number(run_browser: Browser, photos_yaml: Path) -> None:
     run_browser.open("/")
-    assert address(run_browser) == "/run" and len(run_browser.find("svg.chart a")) == 24
+    assert address(run_browser) == "/run"
     assert run_browser.texts("h1") == ["run"] and run_browser.driver.title.startswith("run ·")
     field = run_browser.find("#step")[0]
     field.clear()
     field.send_keys("9\n")
     run_browser.wait(lambda b: address(b) == "/steps/9")
     assert run_browser.texts("h1") == ["Step 9 · run"]
-    assert len(keys(run_browser)) > 0
-
-
-def test_charts_have_ticks_at_round_values(run_browser: Browser) -> None:
-    run_browser.open("/run")
-    ticks = [float(text.replace(",", "")) for text in run_browser.texts("svg.chart .tick")]
-    assert ticks[:3] == [0, 5, 10] and ticks.count(1) == 1 and len(ticks) >= 7
-    assert run_browser.texts("svg.chart .axis-name") == ["step", "loss"]
+    assert keys(run_browser) == json.loads((photos_yaml.parent / "steps.json").read_text())[9]
+    run_browser.find("a.key")[0].click()
+    run_browser.wait(lambda b: address(b).startswith("/sample/0/0/"))
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -242,22 +219,6 @@ def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser)
     assert len(run_browser.find(".pictures img")) >= 4
 
 
-def test_an_open_page_of_the_run_shows_steps_that_are_logged_meanwhile(run_browser: Browser, photos_yaml: Path) -> None:
-    log = photos_yaml.parent / "run/steps_dprank000.jsonl"
-    before = log.read_text()
-    run_browser.open("/run")
-    run_browser.driver.execute_script("window.kept = true; document.querySelector('#step23').focus()")
-    try:
-        with log.open("a") as file:
-            file.write(json.dumps({"step": 24, "loss": 0.5}) + "\n")
-        run_browser.wait(lambda b: len(b.find("svg.chart a")) == 25)
-    finally:
-        log.write_text(before)
-    assert run_browser.driver.execute_script("return window.kept"), "the page was not loaded again"
-    assert run_browser.driver.switch_to.active_element.get_attribute("id") == "step23"
-    run_browser.wait(lambda b: len(b.find("svg.chart a")) == 24)
-
-
 @pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17", "/shapes"])
 def test_pages_of_a_run_keep_nobody_out(run_browser: Browser, path: str) -> None:
     if not AXE.exists():
@@ -276,7 +237,6 @@ def test_pictures_for_the_docs(browser: Browser, run_browser: Browser, tmp_path:
         (browser, "/samples", "view_samples", DESK, False),
         (browser, "/blend", "view_blend", (920, 410), False),
         (run_browser, "/batches?number=65", "view_batch", (1100, 860), True),
-        (run_browser, "/run", "view_run", (1100, 780), False),
         (run_browser, "/steps/17", "view_phone", PHONE, True),
     )
     for window, path, name, size, dark in shots:

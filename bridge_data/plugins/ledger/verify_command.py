@@ -1,7 +1,7 @@
 """`bridge-data checkpoint verify`: whether the checkpoints of a run, its ledger and its data agree on its samples.
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
-compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
+compared with those of the ledger files and with those of the order (see `run_order`), from data and settings alone.
 No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a `ledger_path`.
 
 The order can be computed only without packing, groups, filters, generators and reshards.
@@ -23,16 +23,17 @@ from bridge_data.cli.terminal import (
     table,
     trust_options,
 )
+from bridge_data.configs import DataConfig
 from bridge_data.errors import ConfigError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.plugins.ledger.ledger_sums import LedgerSums
+from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.storage import Location
-from bridge_data.tools.run_sections import section_to
-from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
+from bridge_data.tools.run_order import RunSection, section_to
+from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settings_of_state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,11 +133,11 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: A
         state, sums = checkpoint.state, None
         why = _not_computable(state)
         if not why:
-            settings = options_of_state(state)
+            settings = settings_of_state(state) | options
             dataset = opened.get(repr(settings))
             if dataset is None:
-                run = RunSettings(path=path, options=settings.with_options(**options))
-                opened = {repr(settings): (dataset := run.order_dataset(world_size=1))}
+                run = TrainingRun(data=DataConfig(path=path, options=settings))
+                opened = {repr(settings): (dataset := run.dataset())}
             sums, why = _computed(state, dataset)
         findings.append(Comparison(checkpoint, "data", sums_of(state), sums, why))
     return findings
@@ -165,7 +166,29 @@ def _computed(state: LoaderState, dataset: LaneDataset) -> tuple[LedgerSums | No
         return None, "the data or their blend are not those of the run"
     if section.unknown:
         return None, "samples were left out, grouped, or made of others: only a ledger says which"
-    return section.sums(state), ""
+    return _sums(section, state), ""
+
+
+_MANY_MICRO_BATCHES = 1_000
+"""Micro-batches of a lane whose sums are made together."""
+
+
+def _sums(section: RunSection, state: LoaderState) -> LedgerSums:
+    """The sums over the samples that the run handed out from the beginning of the section to `state`."""
+    found, skips = LedgerSums(), section.state.skips or ()
+    for lane in state.lanes:
+        num_made = state.num_made(lane)
+        for first in range(0, num_made, _MANY_MICRO_BATCHES):
+            batches = []
+            made = section.lane(lane).units(first, min(_MANY_MICRO_BATCHES, num_made - first))
+            for place, units in enumerate(made, start=first):
+                number = place * section.num_lanes + lane
+                refs = [ref._replace(output=max(0, ref.output)) for unit in units for ref in unit]
+                if number not in skips:
+                    batches.append((number, packed_references(refs)))
+            for one in tallies(batches, section.source_ids):
+                found = found.plus(one)
+    return found
 
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -194,7 +217,7 @@ def verify(
     The sums in each state are computed again: from the ledger files, and with --data from the data set alone, if the
     order can be computed (no packing, groups, filters, generators, reshards). Exit code 1 if they differ.
     """
-    files = find_run(run, has_config=True)
+    files = saved_files(run)
     checkpoints = sorted(read_states(files.states), key=lambda checkpoint: _position(checkpoint.state))
     folder = ledger or files.ledger
     if not checkpoints:

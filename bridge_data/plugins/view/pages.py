@@ -1,6 +1,6 @@
 """The pages of `bridge-data view`, their routes, and the content to show: data, batches, a run so far.
 
-Reads a `DataCatalog` and a `NamedRun`. Returns a Starlette application, behind the gatekeeper. URLs hold numbers,
+Reads a `DataCatalog` and a `ShownRun`. Returns a Starlette application, behind the gatekeeper. URLs hold numbers,
 search keys and names from fixed lists; only the command line names files. Batches are made on demand, and are those
 that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a saved state, or a
 batch shown before; the loader makes them, as one rank without workers, in the order of the whole job. The samples of a
@@ -37,7 +37,6 @@ from bridge_data.plugins.view.charts import (
     count_draws,
     plan_values,
     shapes,
-    step_line,
     token_lengths,
 )
 from bridge_data.plugins.view.contents import (
@@ -52,10 +51,9 @@ from bridge_data.plugins.view.contents import (
     tokenizer_of,
 )
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
-from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
-from bridge_data.tools.run_sections import skips_of
-from bridge_data.tools.runs import NamedRun, SavedRun
+from bridge_data.tools.run_order import RunOrder, skips_of
+from bridge_data.tools.runs import SavedRun, ShownRun
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -174,7 +172,7 @@ class Site:
     def __init__(
         self,
         catalog: DataCatalog,
-        open_run: Callable[[SavedRun], NamedRun] | None,
+        open_run: Callable[[SavedRun], ShownRun] | None,
         read_saved: Callable[[], SavedRun] | None = None,
         *,
         has_encoder: bool = False,
@@ -187,7 +185,7 @@ class Site:
         self._has_encoder, self._is_named = has_encoder, bool(name)
         self._opening = threading.RLock()
         self._token_lengths: dict[int, TokenLengths] = {}
-        self._run: _Latest[object, NamedRun] = _Latest(lambda _: self._opened(open_run))
+        self._run: _Latest[object, ShownRun] = _Latest(lambda _: self._opened(open_run))
         self._batches = _Latest(_batch_sequence)
         self._order = _Latest(_run_order)
         self.refresh()
@@ -220,10 +218,10 @@ class Site:
         return self._read_saved is not None
 
     @property
-    def run(self) -> NamedRun:
+    def run(self) -> ShownRun:
         """The data of the run. Raises a ConfigError if there is none, or it cannot be opened."""
         with self._opening:
-            return self._run.of((self.saved.num_lanes, self.saved.num_per_step))
+            return self._run.of(self.saved.num_lanes)
 
     @property
     def batches(self) -> BatchSequence:
@@ -269,7 +267,7 @@ class Site:
                 f"would be made again, and at most {MAX_REPLAYED:,} are; give --state, a checkpoint shortly before it"
             )
 
-    def _opened(self, open_run: Callable[[SavedRun], NamedRun] | None) -> NamedRun:
+    def _opened(self, open_run: Callable[[SavedRun], ShownRun] | None) -> ShownRun:
         if open_run is None:
             raise ConfigError("there are no batches to show; give --config")
         return open_run(self.saved)
@@ -286,12 +284,12 @@ def _states(saved: Sequence[Checkpoint]) -> list[LoaderState]:
     return [one.state for one in saved]
 
 
-def _batch_sequence(key: tuple[NamedRun, Sequence[Checkpoint]]) -> BatchSequence:
+def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence:
     run, saved = key
     return BatchSequence(run.dataset, _states(saved))
 
 
-def _run_order(key: tuple[NamedRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
+def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
     run, saved, ledger = key
     return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
 
@@ -300,7 +298,7 @@ MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
 """Samples over which a plan is exact: a second. Ranks for which there is a plan."""
 
 
-def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
+def _planned(run: ShownRun, ranks: int, steps: int | None) -> RunPlan:
     """The plan of a run of `steps` (None: to the end of the data, or one epoch) on `ranks` ranks.
 
     Raises:
@@ -327,9 +325,8 @@ MAX_STEP_CARDS = 96
 
 
 def _last_step(saved: SavedRun) -> int | None:
-    """The last step that is logged or saved, as the log numbers it; None if there is none."""
+    """The last step of which a state is saved; None if there is none."""
     steps = [one.step for one in saved.states if one.step is not None]
-    steps += [] if saved.log is None else [step for step, _ in saved.log.losses[-1:]]
     return max(steps, default=None)
 
 
@@ -549,11 +546,11 @@ class Pages:
         return self._page("plan.html", "Plan", ranks=ranks, steps=steps, **shown)
 
     def saved_run(self, request: Request) -> Response:
-        """Losses and saved states of the run, or nothing (204) if they are those already `seen`."""
+        """Saved states of the run, or nothing (204) if they are those already `seen`."""
         self._site.refresh()
         saved = self._site.saved
         if not self._site.has_saved:
-            raise LookupError("there is no run to show; give --state or --log")
+            raise LookupError("there is no run to show; give --state")
         number = f"{self._session}-{saved.number}"
         if request.query_params.get("seen") == number:
             return Response(status_code=204)
@@ -565,29 +562,22 @@ class Pages:
             poll_s=POLL_S,
             left_out=saved.left_out,
             ledger_last=_last_recorded(saved),
-            line=None if saved.log is None else step_line(saved.log.losses),
-            first=0 if saved.log is None else saved.log.first,
-            not_finite=() if saved.log is None else saved.log.not_finite,
             states=saved.states,
             progress=sources_of(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,
-            has_steps="Batches" in names and self._site.run.schedule is not None,
+            has_steps="Batches" in names,
             last=_last_step(saved),
             span=_span,
         )
 
     def chosen_step(self, request: Request) -> Response:
-        """To the page of the step that the field has, as the log numbers it."""
-        log = self._site.saved.log
-        first = 0 if log is None else log.first
-        return RedirectResponse(f"/steps/{max(0, (number_in(request, 'step', first) or 0) - first)}", 303)
+        """To the page of the step that the field has."""
+        return RedirectResponse(f"/steps/{number_in(request, 'step', 0) or 0}", 303)
 
     def step(self, request: Request) -> Response:
         """The samples of a step."""
         self._site.refresh()
-        run, step = self._site.run, request.path_params["step"]
-        if run.schedule is None:
-            raise ConfigError("the batches of a step are not known; give --config, with a global batch size")
+        step = request.path_params["step"]
         if step > MAX_STEP:
             raise LookupError(f"there is no step {step:,}")
         order = self._site.order
@@ -596,14 +586,10 @@ class Pages:
             found = order.at(step)
         part, split = self._part_of_run()
         shown = found.samples[:MAX_STEP_CARDS]
-        log = self._site.saved.log
-        first = 0 if log is None else log.first
         return self._page(
             "step.html",
             "Run",
             step=step,
-            first=first,
-            loss=None if log is None else dict(log.losses).get(step + first),
             found=found,
             part=part,
             cards=[]

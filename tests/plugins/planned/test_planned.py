@@ -28,7 +28,7 @@ from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.ledger.ledger import Ledger
 from bridge_data.plugins.planned.planned import StepAssignment
 from bridge_data.plugins.planned.planned_sources import with_assignment
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_blend
@@ -284,7 +284,7 @@ def test_the_oracle_tells_the_packs_of_a_run(texts: Any, tmp_path: Path) -> None
         ]
         assert told == held
     *_, index, _, _ = batches[30][1][0]
-    assert 30 in [one.micro_batch for one in order.when(source=0, index=index, until=9)]
+    assert 30 in [one.micro_batch for one in order.when(source=0, index=index, steps=range(9 + 1))]
 
 
 def test_a_blend_is_packed_together(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from bridge_data import DefaultTaskEncoder
 from bridge_data.cli.catalog import DataCatalog
+from bridge_data.configs import DataConfig
 from bridge_data.plugins.view.pages import Site, application
-from bridge_data.tools.runs import default_run
+from bridge_data.tools.runs import SavedRun, ShownRun, TrainingRun
 from tests.plugins.view.shown_data import write_site
 
 ADDRESS = "http://127.0.0.1:8750"
@@ -35,7 +37,13 @@ def page(blend_yaml: Path) -> TestClient:
 def photos_page(blend_yaml: Path) -> TestClient:
     """The pages of the photos alone, with batches of the default encoder."""
     photos = blend_yaml.parent / "photos"
-    return client(Site(DataCatalog(photos, {}), lambda _: default_run(str(photos), "train", 4, {})))
+    return client(Site(DataCatalog(photos, {}), lambda _: plain_run(photos)))
+
+
+def plain_run(path: Path, **options: object) -> ShownRun:
+    """Batches of four of the plainest encoder, in four lanes."""
+    run = TrainingRun(data=DataConfig(path=str(path), options={"micro_batch_size": 4, "num_lanes": 4, **options}))
+    return ShownRun.of(run, DefaultTaskEncoder(), SavedRun())
 
 
 def keys(html: str) -> list[str]:

@@ -13,12 +13,9 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.view.pages import Site
-from bridge_data.tools.runs import NamedRun, SavedRunReader
+from bridge_data.tools.runs import SavedRunReader, ShownRun
 from tests.plugins.view.conftest import client
 from tests.prepared import write_blend, write_texts
-
-PEAK = 4
-"""The step with the greatest loss."""
 
 
 class Packs(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -38,7 +35,7 @@ class Packs(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 
 class LiveRun:
-    """A run in `folder`, of two micro-batches a step, with a log, and a ledger."""
+    """A run in `folder`, of two micro-batches a step, with a ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,8 +43,7 @@ class LiveRun:
             write_texts(folder.parent / name, 120)
         self.data = write_blend(folder.parent / "blend.yaml", {"a": 2, "b": 1})
         (folder / "checkpoints").mkdir(parents=True)
-        (folder / "config.yaml").write_text("recipe: text_sft\n")
-        self.log = folder / "steps_dprank000.jsonl"
+        (folder / "config.yaml").write_text("data: {path: blend.yaml}\n")
         self.keys: list[list[str]] = []
         """The keys of each micro-batch."""
         self._loader: SavableDataLoader = get_savable_loader(self.dataset(), ledger_path=folder / "ledger")
@@ -70,12 +66,9 @@ class LiveRun:
         return [*self.keys[2 * step], *self.keys[2 * step + 1]]
 
     def train(self, num_steps: int) -> None:
-        """Go on, and log."""
-        for step in range(len(self.keys) // 2, len(self.keys) // 2 + num_steps):
-            for _ in range(2):
-                self.keys.append([key for row in next(self._batches).__key__ for key in row.split(",")])
-            with self.log.open("a") as log:
-                log.write(f'{{"step": {step}, "loss": {99 if step == PEAK else 50 - step}}}\n')
+        """Go on."""
+        for _ in range(2 * num_steps):
+            self.keys.append([key for row in next(self._batches).__key__ for key in row.split(",")])
 
     def save(self, num_steps: int = 0) -> Path:
         """Save a checkpoint, which writes the ledger, too; after so many more steps."""
@@ -87,5 +80,5 @@ class LiveRun:
 
     def page(self) -> TestClient:
         """The pages of its folder, from now on."""
-        run = NamedRun(path=str(self.data), dataset=self.dataset(), schedule=BatchSchedule(4, 2), summary="As it is.")
+        run = ShownRun(path=str(self.data), dataset=self.dataset(), schedule=BatchSchedule(4, 2), summary="As it is.")
         return client(Site(DataCatalog(self.data, {}), lambda _: run, SavedRunReader(self.folder).read))

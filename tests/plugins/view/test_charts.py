@@ -8,12 +8,13 @@ import torch
 
 from bridge_data import DefaultTaskEncoder, WorkerConfig, get_train_dataset, stateless
 from bridge_data.cli.catalog import DataCatalog
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import SkipSample
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.plugins.view import charts
 from bridge_data.plugins.view.charts import token_lengths
 from bridge_data.plugins.view.pages import Site
-from bridge_data.tools.runs import NamedRun
+from bridge_data.tools.runs import ShownRun
 from tests.plugins.view.conftest import client
 from tests.prepared import write_texts
 
@@ -55,7 +56,7 @@ def test_a_slow_encoder_is_stopped_and_what_was_seen_is_told(texts: Path, monkey
 
 def test_the_page_of_sizes_has_the_tokens_of_a_run(texts: Path) -> None:
     dataset = opened(texts, Words())
-    run = NamedRun(path=str(texts), dataset=dataset, schedule=None, summary="")
+    run = ShownRun(path=str(texts), dataset=dataset, schedule=BatchSchedule(1, 1), summary="")
     page = client(Site(DataCatalog(texts, {}), lambda _: run, has_encoder=True))
     html = page.get("/shapes").text
     assert "Length in tokens" in html and "38 values: 1 to 40 tokens" in html

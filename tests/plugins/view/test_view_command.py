@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.configs import DataConfig
 from bridge_data.loader.checkpoint import save_states
 from tests.cli.conftest import Run
 from tests.prepared import write_texts
@@ -68,7 +68,6 @@ def test_serves_pages_to_who_has_the_token(port: int) -> None:
 @pytest.mark.processes
 def test_serves_tars_that_nobody_has_prepared(tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
-    (tars / "download.log").write_text("step 0: loss 2.5\n")
     with served(tars / "data-00000*.tar") as port:
         status, html, _ = asked(port, "/samples")
         assert status == 200 and "picture number 12" in html
@@ -77,20 +76,15 @@ def test_serves_tars_that_nobody_has_prepared(tars: Path, tmp_path: Path, monkey
 
 
 def test_what_cannot_be_shown_is_told(run: Run, tars: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tars / "step=2.ckpt").write_bytes(b"half")
-    log = tars.parent / "logs"
-    (log / "checkpoints").mkdir(parents=True)
-    (log / "train.log").write_text("step 0: loss 2.5\n")
-    (log / "checkpoints/step=2.ckpt").write_bytes(b"half")
+    folder = tars.parent / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints/step=2.ckpt").write_bytes(b"half")
     for arguments, told in (
-        ([], "give PATH, a data set, a metadataset or the folder of a run, or --config"),
-        ([log / "none"], "no such folder or file"),
-        (["--config", "nothing"], "expected the YAML of a recipe or of a LightningCLI, or package.module:name"),
-        ([tars], "no config, saved state, ledger or log with losses is in it"),
-        ([texts, "--data", texts], "--data is for the folder of a run"),
+        ([folder / "none"], "no such folder or file"),
+        (["no_such_module:make"], "no module 'no_such_module'"),
+        ([folder], "neither data nor the folder of a run: no YAML in it has data.path"),
+        ([texts, "num_lane=3"], "did you mean 'num_lanes'"),
         ([texts, "--host", "0.0.0.0", "--port", 0], "--host 0.0.0.0: others could look at the data: give --token auto"),
-        ([log], "has no config of a run: expected one YAML"),
-        ([log], "step=2.ckpt: cannot be read as a checkpoint of Lightning"),
     ):
         result = run("view", *arguments)
         assert (result.exit_code, told in result.stderr) == (1, True), result.stderr
@@ -102,18 +96,16 @@ def test_what_cannot_be_shown_is_told(run: Run, tars: Path, texts: Path, monkeyp
 
 
 @pytest.mark.processes
-def test_the_folder_of_a_run_without_a_config_is_shown_with_its_data(texts: Path, tmp_path: Path) -> None:
-    folder, lines = tmp_path / "third-try", []
-    config = WorkerConfig(0, 1, 0, num_lanes=2)
-    dataset = get_train_dataset(
-        texts, worker_config=config, batch_size=3, shuffle_buffer_size=8, max_samples_per_sequence=4
-    )
-    with get_savable_loader(dataset) as loader:
-        keys = [list(batch.__key__) for _, batch in zip(range(8), loader, strict=False)]
-        save_states(folder / "iter_0000004", loader.save_state_rank(), step=4, world_size=1)
-    lines = [json.dumps({"step": step, "loss": 1.0}) for step in range(4)]
-    (folder / "steps.jsonl").write_text("\n".join(lines))
-    with served(folder, "--data", str(texts)) as port:
+def test_the_folder_of_a_run_is_shown_with_its_data(texts: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "third-try"
+    folder.mkdir()
+    settings = {"path": str(texts), "micro_batch_size": 3, "shuffle_buffer_size": 8, "num_lanes": 2}
+    (folder / "config.yaml").write_text(json.dumps({"data": {**settings, "global_batch_size": 6}}))
+    encoder = ["num_workers=0", "task_encoder=bridge_data.DefaultTaskEncoder"]
+    loader = DataConfig.read(folder, encoder).build().train_dataloader()
+    keys = [list(next(loader).__key__) for _ in range(8)]
+    save_states(folder / "iter_0000004", loader.save_state(), step=4, world_size=1)
+    with served(folder) as port:
         status, _, headers = asked(port, "/")
         assert (status, headers["location"]) == (303, "/run")
         html = asked(port, "/run")[1]

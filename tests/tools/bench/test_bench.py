@@ -13,6 +13,7 @@ from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
 from bridge_data.data.shard_set import ShardSet
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.run_options import RunOptions
 from bridge_data.task import STAGES
 from bridge_data.tools.bench import (
     BETWEEN,
@@ -36,7 +37,6 @@ from bridge_data.tools.bench import (
     stage_of,
     tree_cpu_s,
 )
-from bridge_data.tools.runs import BENCH_OPTIONS
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
 from tests.tools.bench.profiles import made_profile, spent
@@ -230,7 +230,13 @@ def config_of(path: Path, **settings: Any) -> BenchConfig:
     own = {
         name: settings.pop(name) for name in ("task_encoder", "seconds", "num_batches", "step_s") if name in settings
     }
-    return BenchConfig(path=path, options=BENCH_OPTIONS.with_options(**{"num_workers": 0} | settings), **own)
+    return BenchConfig(
+        path=path,
+        options=RunOptions.of(
+            **{"micro_batch_size": 16, "max_samples_per_sequence": 100} | {"num_workers": 0} | settings
+        ),
+        **own,
+    )
 
 
 def greatest(found: Profile) -> str:

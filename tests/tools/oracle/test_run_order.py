@@ -8,8 +8,7 @@ import pytest
 from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.tools import sample_numbers
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, write_two
@@ -23,10 +22,8 @@ def blends(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return first, write_blend(first.parent / "second.yaml", {"a": 1, "b": 2, "c": 1})
 
 
-@pytest.mark.parametrize("few", [0, 1 << 16], ids=["lane by lane", "all lanes together"])
 @pytest.mark.parametrize("kind", LEGS)
-def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blend(blends, kind, few, monkeypatch):
-    monkeypatch.setattr(sample_numbers, "_FEW", few)
+def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blend(blends, kind):
     run = Run({**SETTINGS, **LEGS[kind]})
     run.leg(blends[0], 2, 30, num_lanes=4)
     run.leg(blends[0], 2, 10, lost=3)  # and killed: the next leg repeats what was lost
@@ -41,7 +38,7 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
         samples = [one for number in sorted(run.keys) for one in order.micro_batch(number)]
         for sample in samples[::97]:
             same = [one for one in samples if (one.source, one.index) == (sample.source, sample.index)]
-            assert order.when(source=sample.source, index=sample.index, until=max(run.keys)) == same
+            assert order.when(source=sample.source, index=sample.index, steps=range(max(run.keys) + 1)) == same
 
 
 def test_when_finds_samples_in_memory_by_key_and_by_number():
@@ -50,8 +47,12 @@ def test_when_finds_samples_in_memory_by_key_and_by_number():
     for items, key, encoder in ((named, "k17", None), (crude, "17", OrderTaskEncoder())):
         config = WorkerConfig(0, 1, 0, num_lanes=2)
         order = RunOrder(get_train_dataset(items, worker_config=config, task_encoder=encoder, **SETTINGS))
-        found = order.when(key, until=25)
-        assert found == order.when(source=0, index=17, until=25) == order.when(f"memory:{key}", until=25)
+        found = order.when(key, steps=range(25 + 1))
+        assert (
+            found
+            == order.when(source=0, index=17, steps=range(25 + 1))
+            == order.when(f"memory:{key}", steps=range(25 + 1))
+        )
         assert [one.step for one in found] == [
             step for step in range(26) if key in [sample.key for sample in order.at(step).samples]
         ]
@@ -66,12 +67,11 @@ def test_a_section_whose_states_are_no_chain_is_refused_and_counted(blends):
     check(run, order, range(30))
     with pytest.raises(ConfigError, match=r"micro-batch 50: .* 30 to 94 .* of 6 and 40 lanes"):
         order.micro_batch(50)
-    assert [(steps.start, steps.stop) for steps, _ in order.unknown(18)] == [(6, 19)]
+    assert [(steps.start, steps.stop) for steps, _ in order.unknown(range(18 + 1))] == [(6, 19)]
     last = RunOrder(run.dataset(5), states=[run.states[2]])
     sample = RunOrder(run.dataset(5), states=run.states).micro_batch(3)[0]
-    with pytest.raises(ConfigError, match="steps 0 to 18"):
-        last.when(sample.key, source=sample.source, until=18)
-    assert last.when(sample.key, source=sample.source, until=18, is_partial=True) == []
+    assert [(steps.start, steps.stop) for steps, _ in last.unknown(range(19))] == [(0, 19)]
+    assert last.when(sample.key, source=sample.source, steps=range(18 + 1)) == []
 
 
 def test_states_of_two_continuations_at_one_position_are_refused(blends):
@@ -154,7 +154,7 @@ def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
     order = RunOrder(run.dataset(2), states=run.states, records=written)
     check(run, order, range(30))
     one = order.micro_batch(11)[2]
-    assert one in order.when(one.key, source=one.source, until=14)
+    assert one in order.when(one.key, source=one.source, steps=range(14 + 1))
     assert not order.num_replayed
     check(run, order, range(30, 40))
     assert order.num_replayed
@@ -170,10 +170,10 @@ def test_what_cannot_be_told_is_refused(blends):
     for call, told in (
         (lambda: RunOrder(validation), "data set for training"),
         (lambda: order.at(1), "give an earlier state"),
-        (lambda: order.when("nothing", until=9), "no sample has the key"),
-        (lambda: order.when("000007", until=9), "say which is meant"),
-        (lambda: order.when(index=3, until=9), "give its source"),
-        (lambda: order.when("000007", source="d", until=9), "there is none of this name"),
+        (lambda: order.when("nothing", steps=range(9 + 1)), "no sample has the key"),
+        (lambda: order.when("000007", steps=range(9 + 1)), "say which is meant"),
+        (lambda: order.when(index=3, steps=range(9 + 1)), "give its source"),
+        (lambda: order.when("000007", source="d", steps=range(9 + 1)), "there is none of this name"),
         (lambda: order.at(-1), "counted from 0"),
         (lambda: order.at(4, rank=3), "3 data-parallel ranks"),
     ):

@@ -13,7 +13,7 @@ from bridge_data.loader.checkpoint import read_checkpoint, save_states
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.verify_command import compare_with_data, compare_with_ledger
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_order import RunOrder
 from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
 SCHEDULE = BatchSchedule(12, 3)
@@ -54,7 +54,7 @@ def test_every_step_is_told_through_kills_within_ranges_and_a_reshard(blend: Pat
     assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [8]]
     sample = order.micro_batch(14)[1]  # of step 6 of the run as it was
     last = max(run.keys)
-    told = order.when(sample.key, source=sample.source, until=order.step_of(last))
+    told = order.when(sample.key, source=sample.source, steps=range(order.step_of(last) + 1))
     assert [one.micro_batch for one in told if one.micro_batch <= last] == numbers_with(run, sample.key)
 
 
@@ -66,7 +66,7 @@ def test_a_state_after_a_skip_tells_what_comes(blend: Path) -> None:
     assert order.num_replayed == 0
     check(run, order, [number for number in run.keys if number >= 22])
     sample = order.micro_batch(25)[0]
-    told = order.when(sample.key, source=sample.source, until=22)
+    told = order.when(sample.key, source=sample.source, steps=range(22 + 1))
     assert [one.micro_batch for one in told] == numbers_with(run, sample.key)
 
 
