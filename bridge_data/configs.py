@@ -501,15 +501,21 @@ def named_encoder(name: str) -> "TaskEncoder[Any, Any, Any, Any]":
     raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {there}")
 
 
+def look_here() -> str:
+    """Let modules be found in the current folder, where the user's code is, as a command does; return it."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return folder
+
+
 def import_here(name: str) -> ModuleType:
     """The module of this name, which may be in the current folder, where the user's code is.
 
     Raises:
         ConfigError: if it cannot be imported.
     """
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = look_here()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

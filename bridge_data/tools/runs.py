@@ -14,7 +14,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from bridge_data.configs import DATA_MODULE, DataConfig, config_file, files_of_run, is_run_folder, named_object
+from bridge_data.configs import (
+    DATA_MODULE,
+    DataConfig,
+    config_file,
+    files_of_run,
+    is_run_folder,
+    look_here,
+    named_object,
+)
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.data.records import split_part_of, stored_records
 from bridge_data.datamodule.batch_schedule import BatchSchedule
@@ -112,6 +120,7 @@ class TrainingRun:
         Raises:
             ConfigError: if the config cannot be understood, or has a setting that is unknown or out of range.
         """
+        look_here()
         name, given = os.fspath(source), {key: value for key, value in own.items() if value is not None}
         of_trainer = [text for text in overrides if text.removeprefix("--").startswith("trainer.")]
         of_data = [text for text in overrides if text not in of_trainer]
