@@ -22,7 +22,7 @@ from bridge_data.prepare.jsonl_lines import (
     prepare_jsonl,
     split_lines_by_ranges,
 )
-from bridge_data.prepare.sample_definitions import CRUDE
+from bridge_data.prepare.sample_definitions import CRUDE, find_sample_type
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tars import PrepareConfig
 
@@ -85,7 +85,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> bool:
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
-    if flags["sample_type"] not in (None, CRUDE):
+    if flags["sample_type"] is not None and find_sample_type(flags["sample_type"]) != CRUDE:
         raise ConfigError(
             f"--sample-type {flags['sample_type']}: the samples of a JSONL file are crude; leave it out, and turn them "
             "into samples by a cooker"

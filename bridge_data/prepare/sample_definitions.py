@@ -28,8 +28,8 @@ _MODULE = "megatron.energon"
 
 
 def find_sample_type(text: str) -> str:
-    """The name of a sample class given by its number in the list, its name, its older name (`CaptioningWebdataset`), or
-    its name in Energon's `prepare` ("Crude sample").
+    """The name of a sample class given by its number in the list, its name, its older name (`CaptioningWebdataset`),
+    `crude`, or its name in Energon's `prepare` ("Crude sample").
 
     Raises:
         ConfigError: naming all classes, if it is unknown.
@@ -38,7 +38,7 @@ def find_sample_type(text: str) -> str:
     wanted = text.strip()
     if wanted.isdecimal() and int(wanted) < len(names):
         return names[int(wanted)]
-    if wanted.lower().startswith("crude sample"):
+    if wanted.lower() == "crude" or wanted.lower().startswith("crude sample"):
         return CRUDE
     for name in names:
         stem = name.removesuffix("Sample").removesuffix("Webdataset")

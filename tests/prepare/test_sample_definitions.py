@@ -28,7 +28,7 @@ def test_every_class_is_known_by_its_number_and_each_of_its_names(name: str) -> 
     assert number == 0 or name != "CaptioningSample", "as in Energon's menu"
     for written in (str(number), name, f"{stem}Webdataset", f"{stem}Sample", stem, f" {name} "):
         assert find_sample_type(written) == name
-    for text in ("Crude sample", "Crude sample (plain dict for cooking)"):  # Energon's words
+    for text in ("crude", "Crude sample", "Crude sample (plain dict for cooking)"):  # Energon's words
         assert find_sample_type(text) == CRUDE
 
 
