@@ -94,6 +94,15 @@ def test_imports_lead_back_only() -> None:
                 assert other == layer or NUMBERS.get(other, len(NUMBERS)) < NUMBERS[layer], f"{path}:{line}: {name}"
 
 
+def test_nothing_asks_for_the_recipes_by_name_either() -> None:
+    """They are not in a wheel."""
+    texts = ((path, node) for path in MODULES for node in ast.walk(ast.parse(path.read_text())))
+    named = [
+        (path.name, one.value) for path, one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]
+    assert [(name, text) for name, text in named if text.startswith("recipes.")] == []
+
+
 TO_CUT: set[tuple[str, str]] = {
     ("plugins.ledger.verify_command", "tools.run_order"),
     ("plugins.ledger.verify_command", "tools.runs"),

@@ -153,8 +153,7 @@ class ShardSet:
         if any(map(is_gzip, filled)):
             segment = None if self.index is None else self.index.segment_if_intact(filled[0])
             return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
-        sizes = zip(self._sizes_bytes(), self.stored_counts, strict=True)
-        return sum(size for size, count in sizes if count) / sum(self.stored_counts)
+        return sum(itertools.compress(self._sizes_bytes(), self.stored_counts)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
         """Names, sizes and sample counts of the shards, and the exclusions."""

@@ -122,7 +122,7 @@ class Source:
         """The sources read for it: those that it is made of, or itself."""
         return self.composition.members if self.composition else (self,)
 
-    @property
+    @functools.cached_property
     def is_remote(self) -> bool:
         """Whether data of it are in an object store."""
         return any(storage.is_remote(member.records.root) for member in self.members)
@@ -170,6 +170,8 @@ class Source:
 
     def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
+        if subset is None and epochs_per_shuffle == self.epochs_per_shuffle:
+            return self  # with all that was found of it
         records = self.records
         if subset is not None:
             records = Subset(records, *subset.resolve(self.num_samples))

@@ -149,7 +149,7 @@ def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeyp
     source = make(CAPTIONING.replace("json[caption]", "'msgpack[caption],json[caption]'"))
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "msgpack" else find_spec(name))
-    with pytest.raises(ConfigError, match=r"bridge-data\[formats\]"):
+    with pytest.raises(ConfigError, match=r"needs the package msgpack, .*pip install msgpack"):
         SingleSourceReader(source, SampleDecoder())
     assert SingleSourceReader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
 

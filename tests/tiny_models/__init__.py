@@ -1,0 +1,1 @@
+"""Small tokenizers, image processors and models of known families, and small data for them."""

@@ -1,5 +1,5 @@
-"""Questions about up to two squares of a colour, and their answers: a small prepared data set, the same everywhere,
-that only shows that something runs."""
+"""Questions about up to two squares of a colour, and their answers: a small prepared data set, the same everywhere, to
+show that something runs."""
 
 import io
 import json
