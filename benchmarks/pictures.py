@@ -1,6 +1,6 @@
 """Pictures for the docs, drawn from figures that this program measures; only `scale` depends on speed.
 
-    shuffle   how much the means of batches vary, in orders that are drawn, beside what `bridge-data doctor` computes
+    shuffle   how much the means of batches vary, in orders that are drawn, beside what `bridge-data check --run` says
     blend     the shares of three data sets that were drawn of a blend whose weights change, and how far they are off
     packs     how full packs are, by packer and buffer, in a loader
     state     the size of a job's state, by ranks

@@ -1,4 +1,4 @@
-"""The command line: `bridge-data convert`, `prepare`, `info`, `check`, `duplicates`, `mount`, `plan`, `doctor`,
+"""The command line: `bridge-data convert`, `prepare`, `info`, `check`, `duplicates`, `mount`, `plan`,
 `checkpoint`, `order`, `forget` and `view`.
 
 User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
@@ -29,10 +29,9 @@ def _end_quickly() -> None:
 atexit.register(_end_quickly)
 
 _COMMANDS = {
-    "check": "Read everything of PATH, and report all that is wrong with it.",
+    "check": "Read everything of PATH, and report all that is wrong with it; or check a run before it starts.",
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, skip steps, or verify a run.",
     "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
-    "doctor": "Check RUN before it starts, and show what would stop or slow it, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
@@ -47,7 +46,7 @@ _COMMANDS = {
 COMMANDS = Seam[click.Command]("commands")
 """By the name of the command; that of one within a group has the group's before it: `checkpoint verify`."""
 
-_MODULES = {name: f"bridge_data.tools.{name}_command" for name in ("order", "plan", "doctor")}
+_MODULES = {name: f"bridge_data.tools.{name}_command" for name in ("order", "plan")}
 """Commands whose module has another name, or stands elsewhere."""
 
 

@@ -1,6 +1,7 @@
-"""`bridge-data check`: everything that is wrong with a data set, at once."""
+"""`bridge-data check`: everything that is wrong with a data set, at once; or what would stop or slow a run."""
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,23 +15,41 @@ from bridge_data.cli.terminal import (
     echo_report,
     executor_option,
     in_cli_words,
+    is_given,
     json_option,
     limits_option,
     named_executor,
     progress_bar,
     progress_option,
+    refuse_others,
     setting,
     split_options,
     trust_options,
 )
 from bridge_data.errors import ConfigError, counted
+from bridge_data.extensions import importing
 from bridge_data.plan.formats import Opening
 
 SHOWN_ON_SCREEN = 5
 
 
+def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """`8,16` as numbers."""
+    numbers = text.split(",") if text else []
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise ConfigError(f"{option.opts[0]} {text}: expected numbers from 1 on, such as 8 or 8,16,24")
+    return tuple(map(int, numbers))
+
+
 @click.command()
-@click.argument("path", type=ON_DISK)
+@click.argument("path", metavar="PATH", nargs=-1)
+@click.option("--run", metavar="RUN", help="Check this run instead; what stands for PATH are settings, KEY=VALUE.")
+@setting("--world-size", help="Of a run: data-parallel ranks.", more="[default: 1]")
+@click.option("--later-world-sizes", callback=_numbers, metavar="N[,M...]", help="Of a run: those of later resumes.")
+@click.option("--ranks-per-node", type=int, help="Of a run: ranks that share a machine.  [default: 1]")
+@setting("--run-steps", help="Of a run: its steps.", more="[default: of the config]")
+@setting("--step-seconds", help="Of a run: how long the trainer takes for a step.")
+@setting("--measure", help="Of a run: measure how fast its data are, for so long.")
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
 @setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
 @executor_option
@@ -46,6 +65,53 @@ SHOWN_ON_SCREEN = 5
 def check(
     context: click.Context,
     /,
+    path: tuple[str, ...],
+    *,
+    run: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Read everything of PATH, and report all that is wrong with it; or check a run before it starts.
+
+    PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
+    every sample is decoded and assigned by the field map. Of tars that are not prepared, the members and parts are
+    checked. With --where, only the chosen samples are decoded and built; shards, indexes and metadata are compared as a
+    whole. The exit status is 1 if there is any fault; what `prepare` accepts with a note is a note here, too, except
+    members without a part name: they are in no sample.
+
+    With --run, no shard is read: shows what would stop or slow the run, each finding with the change and its gain. RUN
+    is a YAML of LightningCLI, package.module:name of a Python function that returns the run, the folder of a run, or
+    the path of data. The exit status is 1 if something would stop it.
+    """
+    of_run = {name: options.pop(name) for name in _OF_RUN}
+    if run is None:
+        refuse_others("is for a run: give --run", _OF_RUN, ())
+        if len(path) != 1:
+            raise click.UsageError(f"expected one PATH, or --run RUN; got {len(path)} paths")
+        context.exit(_check_data(ON_DISK.convert(path[0], None, context), as_json=as_json, **options))
+    refuse_others("is for data: leave it out with --run", [name for name in options if name != "progress"], ())
+    with importing("bridge-data check --run"):
+        check_run = importlib.import_module(RUN_CHECKS).check_run
+    given = {name: value for name, value in of_run.items() if is_given(name)}
+    own = {_OF_RUN[name]: value for name, value in given.items() if name != "measure"}
+    context.exit(check_run(run, path, measure_s=of_run["measure"] or 0.0, as_json=as_json, **own))
+
+
+RUN_CHECKS = "bridge_data.tools.doctor_command"
+"""Stands above the commands about data, as what it checks of a run is also in plug-ins."""
+
+_OF_RUN = {
+    "world_size": "num_ranks",
+    "later_world_sizes": "later_ranks",
+    "ranks_per_node": "ranks_per_node",
+    "run_steps": "steps",
+    "step_seconds": "step_s",
+    "measure": "measure_s",
+}
+"""Options for runs, and their names there."""
+
+
+def _check_data(
     path: Path,
     *,
     num_workers: int | None,
@@ -56,15 +122,8 @@ def check(
     trust_dataset_code: bool,
     progress: bool,
     **options: Any,
-) -> None:
-    """Read everything of PATH, and report all that is wrong with it.
-
-    PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
-    every sample is decoded and assigned by the field map. Of tars that are not prepared, the members and parts are
-    checked. With --where, only the chosen samples are decoded and built; shards, indexes and metadata are compared as a
-    whole. The exit status is 1 if there is any fault; what `prepare` accepts with a note is a note here, too, except
-    members without a part name: they are in no sample.
-    """
+) -> int:
+    """Check data, print what was found, and return the exit code."""
     for code in ignore:
         if code not in KINDS:
             raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
@@ -80,7 +139,7 @@ def check(
         report, counts={code: count for code, count in report.counts.items() if code not in ignore}
     )
     echo_report(report, _shown(report), as_json=as_json)
-    context.exit(1 if report.num_faults else 0)
+    return 1 if report.num_faults else 0
 
 
 def _shown(report: LintReport) -> Iterator[str]:

@@ -261,6 +261,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--shuffle-buffer-size": {"type": int, "help": "Shuffle buffer size, in samples."},
     "--max-samples-per-sequence": {"type": int, "help": "Max contiguous samples read from one shard."},
     "--seed": {"type": int, "help": "The seed of the run."},
+    "--run-steps": {"type": int, "help": "Steps of the run."},
+    "--measure": {"type": float, "metavar": "SECONDS", "help": "Measure how fast a rank's data are, for so long."},
     "--step-seconds": {"type": float, "help": "How long the trainer takes for a step."},
     "--task-encoder": {"type": str, "help": "Your TaskEncoder, MODULE:NAME, or a function that makes one."},
     "--split-part": {"type": str, "help": "The part of the split."},

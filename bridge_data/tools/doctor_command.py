@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from bridge_data.cli.terminal import echo_report, headed, json_option, setting, table
+from bridge_data.cli.terminal import echo_report, headed, table
 from bridge_data.errors import ConfigError, counted
 from bridge_data.tools.doctor import Checkup, Finding, Level, examine, needed_batches_per_s
-from bridge_data.tools.order_command import note_assumed, run_arguments
+from bridge_data.tools.order_command import note_assumed
 from bridge_data.tools.runs import TrainingRun
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
@@ -18,13 +18,6 @@ _MAX_SOURCES = 20
 
 _MAX_OF_A_KIND = 5
 """Maximum findings shown of each code."""
-
-
-def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    numbers = text.split(",") if text else []
-    if not all(number.isdecimal() and int(number) for number in numbers):
-        raise ConfigError(f"--later-world-sizes {text}: expected numbers from 1 on, such as 8 or 8,16,24")
-    return tuple(map(int, numbers)) or None
 
 
 def check_run(run_name: str, overrides: Sequence[str], *, measure_s: float, as_json: bool, **own: Any) -> int:
@@ -38,26 +31,6 @@ def check_run(run_name: str, overrides: Sequence[str], *, measure_s: float, as_j
     checkup = examine(run, measure_s=measure_s, task_encoder=encoder)
     echo_report(checkup, _shown(checkup), as_json=as_json)
     return 1 if checkup.stops else 0
-
-
-@click.command()
-@run_arguments
-@setting("--world-size", "num_ranks", more="[default: 1]")
-@click.option("--later-world-sizes", "later_ranks", callback=_later, metavar="N[,M...]", help="Those of later resumes.")
-@click.option("--ranks-per-node", type=int, help="Data-parallel ranks that share a machine.  [default: 1]")
-@click.option("--run-steps", "steps", type=int, help="Steps of the run.  [default: of the config]")
-@setting("--step-seconds", "step_s")
-@click.option("--measure", "measure_s", default=0.0, metavar="SECONDS", help="Also measure the speed for so long.")
-@json_option
-@click.pass_context
-def doctor(context: click.Context, /, run_name: str, overrides: tuple[str, ...], **options: Any) -> None:
-    """Check RUN before it starts, and show what would stop or slow it, in order of gain.
-
-    RUN is a YAML of LightningCLI, package.module:name of a Python function that returns the run, the folder of a run,
-    or the path of data; KEY=VALUE override its settings. No shard is read, except to --measure. Exit code 1 if
-    something would stop the run.
-    """
-    context.exit(check_run(run_name, overrides, **options))
 
 
 def _shown(checkup: Checkup) -> Iterator[str]:

@@ -21,7 +21,7 @@ _MAX_SOURCES = 20
 
 @click.command()
 @run_arguments
-@click.option("--run-steps", "steps", type=int, help="Steps of the run.  [default: of the config, or one epoch]")
+@setting("--run-steps", "steps", more="[default: of the config, or one epoch]")
 @click.option("--tokens", type=int, help="Tokens of the run, instead of steps.")
 @click.option("--epochs", type=float, help="Epochs of the run, of all data or of --epochs-of, instead of steps.")
 @click.option("--epochs-of", "source", metavar="SOURCE", help="The source of --epochs, such as photos/train.")
@@ -31,7 +31,7 @@ _MAX_SOURCES = 20
     help=f"First steps that are planned one by one.  [default: as many as draw {EXACT_SAMPLES:,} samples]",
 )
 @setting("--world-size", "num_ranks", more="[default: 1]")
-@click.option("--measure", "measure_s", type=float, metavar="SECONDS", help="Also measure how fast a rank's data are.")
+@setting("--measure", "measure_s")
 @setting("--step-seconds", "step_s", more="[default, to --measure: 0]")
 @click.option(
     "--profile", "with_profile", is_flag=True, help="With --measure: show where the time goes, measured again."

@@ -74,7 +74,7 @@ def test_each_command_looks_at_the_chosen_samples(
 
 
 def test_the_condition_is_among_the_settings_in_json(run: Run, folder: Path) -> None:
-    doctor = json.loads(run("doctor", "run.yaml", "--json").stdout)
+    doctor = json.loads(run("check", "--run", "run.yaml", "--json").stdout)
     assert doctor["run"]["where"] == "score < 30"
 
 

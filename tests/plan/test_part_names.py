@@ -105,7 +105,7 @@ def test_what_samples_lack_is_told_before_training(tmp_path: Path) -> None:
         assert f"field {field!r}: {count} of 20 samples" in told and example in told
     facts = json.loads(run_command("info", tmp_path, "--json").stdout)
     assert {(one["field"], one["count"], one["example"]) for one in facts["odd_parts"]} == expected
-    findings = json.loads(run_command("doctor", tmp_path, "--json").stdout)["findings"]
+    findings = json.loads(run_command("check", "--run", tmp_path, "--json").stdout)["findings"]
     assert sum(one["code"] == "missing-parts" and "5 of 20" in one["what"] for one in findings) == 2
     faults = run_command("check", tmp_path, "--json").stdout
     assert faults.count('"missing-part"') >= 10

@@ -104,7 +104,7 @@ def test_it_is_logged_once_when_a_run_starts_on_the_first_rank_alone(
 
 
 def test_doctor_notes_it(folder: Path) -> None:
-    done = run_command("doctor", plan_with(folder, "path: link"), "--json")
+    done = run_command("check", "--run", plan_with(folder, "path: link"), "--json")
     findings = {one["code"]: one for one in json.loads(done.stdout)["findings"]}
     assert "together 62.50%" in findings["data-repeated"]["what"] and findings["data-repeated"]["level"] == "note"
 

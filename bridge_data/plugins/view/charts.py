@@ -415,7 +415,7 @@ def count_draws(plan: Plan, draws: int, num_lanes: int, seed: int) -> BlendCount
     if plan.weight_unit != SAMPLES:
         raise ConfigError(
             f"the weights of this blend are shares of {plan.weight_unit}, not of draws: how often its samples are "
-            "drawn says `bridge-data doctor`, with the task encoder by which they were measured"
+            "drawn says `bridge-data check --run`, with the task encoder by which they were measured"
         )
     if not (1 <= draws <= MAX_DRAWS and 1 <= num_lanes <= MAX_LANES):
         raise ConfigError(

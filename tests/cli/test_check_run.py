@@ -22,7 +22,7 @@ SIZES = ("micro_batch_size=16", "max_samples_per_sequence=100", "num_workers=0")
 
 
 def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, blend: Path) -> None:
-    result = run("doctor", blend, *SIZES, "--later-world-sizes", "3", "--run-steps", 250)
+    result = run("check", "--run", blend, *SIZES, "--later-world-sizes", "3", "--run-steps", 250)
     assert result.exit_code == 0, result.output
     facts, sources, *findings = result.stdout.split("\n\n")
     headings = [line[:12].strip() for line in facts.splitlines()]
@@ -36,7 +36,7 @@ def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, ble
     assert "   → set num_lanes=24 from the beginning" in findings[0]
     assert result.stdout.endswith(f"{len(findings) - 1} findings\n")
     (blend.parent / "odd" / "data-0001.tar").unlink()
-    result = run("doctor", blend, *SIZES)
+    result = run("check", "--run", blend, *SIZES)
     assert result.exit_code == 1 and "1. stops  missing-shard" in result.stdout
     assert result.stdout.rstrip().endswith("1 of which would stop the run")
 
@@ -47,19 +47,19 @@ def test_a_yaml_of_lightning_has_the_settings_of_its_datamodule(run: Run, blend:
     encoder = {"class_path": "bridge_data.DefaultTaskEncoder"}
     data = {"path": str(blend), "task_encoder": encoder}
     config.write_text(yaml.safe_dump({"data": data, "trainer": {"max_steps": 10, "accumulate_grad_batches": 2}}))
-    document = json.loads(run("doctor", config, "--json").stdout)
+    document = json.loads(run("check", "--run", config, "--json").stdout)
     found = document["run"]
     assert (found["micro_batch_size"], found["num_accumulated"], found["steps"]) == (1, 2, 10)
     assert (found["max_samples_per_sequence"], found["num_workers"]) == (None, 1)
     assert sum(source["draws"] for source in document["sources"]) == 20
-    document = json.loads(run("doctor", config, "micro_batch_size=4", "--measure", 0.05, "--json").stdout)
+    document = json.loads(run("check", "--run", config, "micro_batch_size=4", "--measure", 0.05, "--json").stdout)
     assert document["run"]["micro_batch_size"] == 4 and document["figures"]["samples_per_s"] > 0
 
 
 def test_tars_that_nobody_has_prepared_are_checked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     write_shards(tmp_path / "tars")
-    result = run("doctor", tmp_path / "tars", "num_workers=0", "--json")
+    result = run("check", "--run", tmp_path / "tars", "num_workers=0", "--json")
     assert result.exit_code == 0, result.output
     findings = json.loads(result.stdout)["findings"]
     assert "unprepared" in [finding["code"] for finding in findings if finding["level"] == "note"]
@@ -70,7 +70,7 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
     for name in names:
         write_texts(tmp_path / name, 2)
     blend = write_blend(tmp_path / "blend.yaml", dict.fromkeys(names, 1))
-    result = run("doctor", blend, *SIZES, "num_lanes=1", "--run-steps", 1000)
+    result = run("check", "--run", blend, *SIZES, "num_lanes=1", "--run-steps", 1000)
     assert result.stdout.count("many-epochs") == 6
     assert result.stdout.endswith("… and 2 more of many-epochs; --json shows all\n\n7 findings\n")
 
@@ -85,5 +85,5 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
     ],
 )
 def test_options_that_are_wrong(run: Run, tmp_path: Path, options: list[object], message: str) -> None:
-    result = run("doctor", write_texts(tmp_path / "texts", 4), *options)
+    result = run("check", "--run", write_texts(tmp_path / "texts", 4), *options)
     assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
