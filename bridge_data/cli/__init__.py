@@ -74,11 +74,12 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and a terminal may be ASCII only
                 stream.reconfigure(errors="backslashreplace")
+        settings = {text.partition("=")[0] for text in ctx.args if "=" in text}
         try:
             return super().invoke(ctx)
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
-            message = in_cli_words(str(error), command)
+            message = in_cli_words(str(error), command, settings)
             click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
             ctx.exit(1)
 

@@ -69,9 +69,9 @@ _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([
 """`name=value` in a message, also as `Class(name=value)`; of a tuple with one text, the text."""
 
 
-def in_cli_words(message: str, command: click.Command | None = None) -> str:
+def in_cli_words(message: str, command: click.Command | None = None, kept: Collection[str] = ()) -> str:
     """`message` with the options of a command (None: the running one) instead of Python arguments: `--num-workers 0`,
-    not `num_workers=0`. Everything else stays."""
+    not `num_workers=0`. Arguments `kept`, which the user gave as KEY=VALUE, and everything else stay."""
     if command is None:
         context = click.get_current_context(silent=True)
         command = None if context is None else context.command
@@ -79,6 +79,8 @@ def in_cli_words(message: str, command: click.Command | None = None) -> str:
     options = {option.name: option for option in parameters if isinstance(option, click.Option)}
 
     def replaced(match: re.Match[str]) -> str:
+        if match[1] in kept:
+            return match[0]
         if match[1] == "trust_dataset_code" and "trusted_modules" in options:
             return f"--trust {DATASET_CODE}"
         option = options.get(match[1]) or options.get(_OTHER_NAMES.get(match[1], ""))

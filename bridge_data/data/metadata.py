@@ -123,6 +123,8 @@ def why_unprepared(root: AnyLocation) -> str:
     """What to do about the folder `root`, which has no `.nv-meta`."""
     if is_unfinished(root):
         return f"{root}: {UNFINISHED}"
+    if isinstance(root, Path) and not root.exists():
+        return f"{root}: no such folder"
     if isinstance(root, Path) and not has_tars(root):
         return (
             f"{root}: not a prepared data set, it has neither a {META_FOLDER} folder nor tars; run "
@@ -261,6 +263,8 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         if data is not None:
             return meta / name, data
     root = meta.parent
+    if isinstance(root, Path) and not root.exists():
+        raise ConfigError(f"{root}: no such folder")
     if isinstance(root, Path) and not is_prepared(root) and not has_tars(root):
         raise ConfigError(
             f"{root}: not a prepared data set: its {META_FOLDER} holds no more than the metadata of media, and there "

@@ -239,8 +239,9 @@ def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -
             level=Level.SLOWS,
             what=f"steps of {run.step_s:g} s need {cores:.1f} cores for the data of "
             f"{counted(run.ranks_per_node, 'rank')}; there are {environment.num_cores:g}",
-            change="make the data cheaper (`bridge-data plan --measure 5 --profile` shows what costs most), use more cores, "
-            f"or workers on Ray (`workers: ray`) with {math.ceil(cores * RESERVE)} CPUs for each machine of the job",
+            change="make the data cheaper (`bridge-data plan --measure 5 --profile` shows what costs most), use more "
+            f"cores, or workers on Ray (`workers: ray`) with {math.ceil(cores * RESERVE)} CPUs for each machine of the "
+            "job",
             gain=f"steps of {run.step_s:.3g} s instead of at least {run.step_s * cores / environment.num_cores:.3g} s",
             factor=cores / environment.num_cores,
         )

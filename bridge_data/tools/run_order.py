@@ -289,10 +289,20 @@ def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: 
         run = dataset if first is None else dataset_of(dataset, first.fingerprint)[0]
         lanes = dataset.worker_config.num_lanes if first is None else first.num_lanes
         groups.insert(0, [dataclasses.replace(_beginning(run, lanes), skips=skips, micro_batch_index=0)])
-    pairs = zip(groups, [*groups[1:], None], strict=True)
-    return [
-        section_between(dataset, one[-1], None if later is None else later[0], replay=replay) for one, later in pairs
-    ]
+    found = []
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        section = section_between(dataset, group[-1], None if following is None else following[0], replay=replay)
+        if following is not None and not section.unknown and _may_begin_otherwise(dataset, group[-1], following):
+            section.unknown = _UNKNOWN_WEIGHTS
+        found.append(section)
+    return found
+
+
+def _may_begin_otherwise(dataset: LaneDataset, before: LoaderState, group: list[LoaderState]) -> bool:
+    """Whether the states at one position may have come in another order, as after few draws either weights reach the
+    same samples."""
+    firsts = [chain[0] for chain in _chains(dataset, group)] if len(group) > 1 else []
+    return any(first is not group[0] and _leads_to(dataset, before, first, first) for first in firsts)
 
 
 def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
@@ -324,11 +334,7 @@ def _by_position(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[li
         for state in group:
             if state not in different:
                 different.append(state)
-        chains = [
-            [*chain]
-            for chain in itertools.permutations(different)
-            if all(_is_changed_into(dataset, one, other) for one, other in itertools.pairwise(chain))
-        ]
+        chains = _chains(dataset, different)
         if not chains:
             raise StateError(
                 f"{len(different)} states after {different[0].micro_batch_index} micro-batches, with "
@@ -340,6 +346,15 @@ def _by_position(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[li
             chains.sort(key=lambda chain, last=last: not _leads_to(dataset, last, chain[0], chain[0]))  # type: ignore[misc]
         found.append(chains[0])
     return found
+
+
+def _chains(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:
+    """The orders of states at one position in which each follows from the one before."""
+    return [
+        [*chain]
+        for chain in itertools.permutations(states)
+        if all(_is_changed_into(dataset, one, other) for one, other in itertools.pairwise(chain))
+    ]
 
 
 def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderState) -> bool:

@@ -259,7 +259,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         ),
         (["--task", "0/2", "--fix-duplicates"], ["leave --fix-duplicates out"]),
         (["--task", "2/2"], ["--task 2/2: expected I/N"]),
-        (["--executor", "slurm"], ["--executor 'slurm': expected local, ray, or the address of a Ray cluster"]),
+        (["--executor", "slurm"], ["--executor 'slurm': expected one of local, ray, or the address of a Ray cluster"]),
     ],
 )
 def test_wrong_flags_write_nothing(run: Run, tars: Path, flags: list[str], messages: list[str]) -> None:

@@ -56,7 +56,7 @@ def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
 def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> None:
     dataset = Streams(config(num_workers=3, num_lanes=1))
     with (
-        pytest.warns(UserWarning, match=r"num_workers=3 share 1 lanes .* as many batches as 1 workers"),
+        pytest.warns(UserWarning, match=r"num_workers=3 share 1 lane .* as many batches as 1 workers"),
         get_loader(dataset, start_method="spawn") as loader,
     ):
         assert some(loader, 3) == in_turn(3, num_lanes=1)

@@ -61,7 +61,7 @@ def test_an_older_info_yaml_is_kept_in_step_and_gets_a_json(tmp_path: Path) -> N
     write_tar(tmp_path / "data-000000.tar", {"1.txt": b""})
     prepare_by_ratio(tmp_path)
     assert yaml.safe_load((tmp_path / ".nv-meta/.info.yaml").read_text())["shard_counts"]["data-000000.tar"] == 1
-    with pytest.raises(ConfigError, match="bridge-data prepare"):
+    with pytest.raises(ConfigError, match="no: no such folder"):
         refresh_index(tmp_path / "no", ONE)
 
 

@@ -250,7 +250,7 @@ def test_without_the_encoder_the_only_costs_of_the_data_are_taken(tmp_path: Path
     order = RunOrder(ranks(tmp_path, 1, 2, task_encoder=OrderTaskEncoder())[0])
     assert [sample.index for step in range(20) for sample in order.at(step).samples] == [key[2] for key in expected]
     save_costs_of_blend(tmp_path / "blend.yaml", GroupingEncoder(), cost)
-    with pytest.raises(ConfigError, match=r"a/train: .* several encoders .*--task-encoder"):
+    with pytest.raises(ConfigError, match=r"a/train: .* several encoders .*task_encoder=package"):
         ranks(tmp_path, 1, 2, task_encoder=OrderTaskEncoder())
 
 

@@ -251,7 +251,11 @@ def test_the_same_key_twice_is_listed_for_each(tmp_path: Path) -> None:
     source = write_photos(tmp_path / "source", records)
     result = convert(source, tmp_path / "out", "--key", "name")
     assert result.exit_code == 1 and "3 records are broken" in result.stderr
-    assert "its key 'key1' is that of another sample" in result.stderr
+    assert "its key 'key0' is that of another sample" in result.stderr
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / "out/broken.jsonl").read_text().splitlines()]
+    assert [reason.partition(" is that of")[0] for reason in reasons] == [
+        f"its key 'key{number}'" for number in range(3)
+    ]
     converted(source, tmp_path / "out", "--key", "name", "--skip-broken")
     assert [key for key, _ in contents(tmp_path / "out")["train"]][:4] == ["key0", "key1", "key2", "key6"]
 

@@ -88,7 +88,7 @@ def test_a_run_that_was_handed_out_another_order_than_that_of_its_data_is_found(
     def swapped(self: Stream, count: int) -> tuple[Ints, Ints]:
         epochs, indices = take(self, count)
         taken = self._taken
-        if self._lane == 1 and taken - len(indices) <= 9 < taken:
+        if self.lane == 1 and taken - len(indices) <= 9 < taken:
             indices[9 - taken] ^= 1
         return epochs, indices
 
