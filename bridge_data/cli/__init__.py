@@ -33,7 +33,7 @@ _COMMANDS = {
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, skip steps, or verify a run.",
     "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
-    "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
+    "forget": "Exclude the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
     "order": "Show the samples of a step of RUN, the steps of a sample, or where two runs differ.",

@@ -37,7 +37,7 @@ def forget(
     is_listed: bool,
     as_json: bool,
 ) -> None:
-    """Keep the samples with the keys in a file from all runs on DATASET.
+    """Exclude the samples with the keys in a file from all runs on DATASET.
 
     DATASET is a prepared folder, a Parquet or JSONL file, a folder of Parquet files or a saved data set. The data stay
     unchanged; `.nv-meta/forgotten.jsonl`, or of files the `_forgotten.bridge` next to them, gets a new version. A run
