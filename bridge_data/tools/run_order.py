@@ -299,10 +299,16 @@ def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: 
 
 
 def _may_begin_otherwise(dataset: LaneDataset, before: LoaderState, group: list[LoaderState]) -> bool:
-    """Whether the states at one position may have come in another order, as after few draws either weights reach the
-    same samples."""
-    firsts = [chain[0] for chain in _chains(dataset, group)] if len(group) > 1 else []
-    return any(first is not group[0] and _leads_to(dataset, before, first, first) for first in firsts)
+    """Whether states of other weights at one position may have come in another order, as after few draws either
+    weights reach the same samples."""
+    if not any(_have_other_weights(group[0], state) for state in group[1:]):
+        return False
+    firsts = [chain[0] for chain in _chains(dataset, group)]
+    return any(_have_other_weights(group[0], first) and _leads_to(dataset, before, first, first) for first in firsts)
+
+
+def _have_other_weights(state: LoaderState, other: LoaderState) -> bool:
+    return any(state.fingerprint.get(name) != other.fingerprint.get(name) for name in _OF_WEIGHTS)
 
 
 def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
@@ -392,7 +398,7 @@ def section_between(dataset: LaneDataset, state: LoaderState, later: LoaderState
         return RunSection(run, converted, numbers, lists=[(0, forgotten_in(run))], replay=replay)
     ways = [one for one in (later, state) if _leads_to(dataset, state, one, later)]
     had, unknown = (ways[0], "") if ways else (None, _gap(state, later))
-    if len(ways) > 1 and any(state.fingerprint.get(name) != later.fingerprint.get(name) for name in _OF_WEIGHTS):
+    if len(ways) > 1 and _have_other_weights(state, later):
         unknown = _UNKNOWN_WEIGHTS  # after few draws, either weights reach the same samples in another order
     run, numbers_of_sources = dataset_of(dataset, (had or later).fingerprint)
     converted = state if unknown else _converted(run, state, (had or later).num_lanes)

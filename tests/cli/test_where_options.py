@@ -44,9 +44,15 @@ SCORES = ("--columns", "scores.parquet")
         ("order blend.yaml --steps 0..3", None, ("where=index in (1, 5)", *RUN), 0, ["000001", "000005"]),
         ("order blend.yaml --key 000002", None, ("where=index <> 2", *RUN), 1, ["no sample has the key"]),
         ("plan blend.yaml", None, ("where=index < 0", *RUN), 1, ["chooses none of the 150 samples"]),
-        ("doctor texts --run-steps 12", None, ("where=index < 15", *RUN), 0, ["where index < 15", "15 100.00% 4.00"]),
-        ("doctor texts", None, ("where=size < 1", *RUN), 1, ["unknown column 'size'"]),
-        ("doctor run.yaml", None, (), 0, ["where score < 30", "texts/train 30 100.00%"]),
+        (
+            "check --run texts --run-steps 12",
+            None,
+            ("where=index < 15", *RUN),
+            0,
+            ["where index < 15", "15 100.00% 4.00"],
+        ),
+        ("check --run texts", None, ("where=size < 1", *RUN), 1, ["unknown column 'size'"]),
+        ("check --run run.yaml", None, (), 0, ["where score < 30", "texts/train 30 100.00%"]),
         (
             "check texts",
             "index < 20 or index >= 100 and index < 120",
@@ -74,8 +80,8 @@ def test_each_command_looks_at_the_chosen_samples(
 
 
 def test_the_condition_is_among_the_settings_in_json(run: Run, folder: Path) -> None:
-    doctor = json.loads(run("check", "--run", "run.yaml", "--json").stdout)
-    assert doctor["run"]["where"] == "score < 30"
+    checked = json.loads(run("check", "--run", "run.yaml", "--json").stdout)
+    assert checked["run"]["where"] == "score < 30"
 
 
 def test_the_viewer_pages_through_the_chosen_samples(folder: Path) -> None:
