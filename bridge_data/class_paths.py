@@ -103,7 +103,7 @@ def _opened(
 
 def _arguments(spec: ClassPath) -> dict[str, Any]:
     """The arguments in `init_args`, and those beside it, where jsonargparse puts what the command line overrides."""
-    found = {name: _plain(value) for name, value in _plain(spec.get("init_args") or {}).items()}
+    found = {name: plain(value) for name, value in plain(spec.get("init_args") or {}).items()}
     for name, value in spec.items():
         if name in ("class_path", "init_args"):
             continue
@@ -115,7 +115,7 @@ def _arguments(spec: ClassPath) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value, or for a Namespace of jsonargparse the mapping that it is."""
     return value.as_dict() if hasattr(value, "as_dict") else value
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, made_of, reason
+from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, made_of, plain, reason
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.plan.formats import find_format
@@ -106,6 +106,7 @@ class DataConfig:
         >>> DataConfig(path="photos", options={"seed": 3}).with_options(path="chats", num_lanes=16).options
         {'seed': 3, 'num_lanes': 16}
         """
+        settings = {name: plain(value) for name, value in settings.items()}
         own = {name: settings.pop(name) for name in _OWN if name in settings}
         return dataclasses.replace(self, **own, options={**self.options, **settings})
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -133,6 +134,12 @@ def test_a_tokenizer_is_named_once_for_the_encoder_and_what_it_is_made_of(
         cli = LightningCLI(BoringModel, EnergonMultiModalDataModule, args=arguments, run=False)
     assert (cli.datamodule.task_encoder.seq_length, cli.datamodule.task_encoder.config.packer) == (80, "best_fit")
     assert cli.datamodule.task_encoder.family.image_processor is cli.datamodule.image_processor
+
+
+def test_a_class_that_jsonargparse_has_read_is_one_by_its_class_path(path: Path) -> None:
+    read = Namespace(class_path=ADDING, init_args=Namespace(number=3))
+    encoder = DataConfig(path=path).with_options(task_encoder=read, num_workers=0).build().task_encoder
+    assert isinstance(encoder, Adding) and encoder.number == 3
 
 
 def test_a_path_has_the_defaults_of_the_datamodule(path: Path) -> None:
