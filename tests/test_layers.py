@@ -104,10 +104,11 @@ def test_nothing_asks_for_the_recipes_by_name_either() -> None:
 
 
 TO_CUT: set[tuple[str, str]] = {
-    ("plugins.ledger.verify_command", "tools.run_order"),
+    ("plugins.ledger.verify_command", "tools.run_sections"),
     ("plugins.ledger.verify_command", "tools.runs"),
     ("plugins.view.charts", "tools.planning"),
     ("plugins.view.pages", "tools.run_order"),
+    ("plugins.view.pages", "tools.run_sections"),
     ("plugins.view.pages", "tools.planning"),
     ("plugins.view.pages", "tools.runs"),
     ("plugins.view.view_command", "tools.runs"),

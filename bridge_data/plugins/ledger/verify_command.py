@@ -1,7 +1,7 @@
 """`bridge-data checkpoint verify`: whether the checkpoints of a run, its ledger and its data agree on its samples.
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
-compared with those of the ledger files and with those of the order (see `run_order`), from data and settings alone.
+compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
 No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a `ledger_path`.
 
 The order can be computed only without packing, groups, filters, generators and reshards.
@@ -32,7 +32,7 @@ from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.storage import Location
-from bridge_data.tools.run_order import RunSection, section_to
+from bridge_data.tools.run_sections import RunSection, section_to
 from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settings_of_state
 
 

@@ -52,7 +52,8 @@ from bridge_data.plugins.view.contents import (
 )
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
-from bridge_data.tools.run_order import RunOrder, skips_of
+from bridge_data.tools.run_order import RunOrder
+from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import SavedRun, ShownRun
 
 Key = TypeVar("Key")
