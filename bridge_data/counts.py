@@ -35,7 +35,7 @@ class ProcessCounts:
 
 _FIELDS = dataclasses.fields(ProcessCounts)
 _values = operator.attrgetter(*(field.name for field in _FIELDS))
-_ARE_OF_IMAGES = [field.metadata == _OF_IMAGES for field in _FIELDS]
+_ARE_OF_IMAGES = ["of_images" in field.metadata for field in _FIELDS]
 _NONE = (0,) * len(_FIELDS)
 
 NONE_SLOWEST = (0, 0, 0, 0)

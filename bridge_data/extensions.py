@@ -121,7 +121,7 @@ def importing(needed_by: str, module: str = "", otherwise: str = "") -> Iterator
             what = f"the plug-in {plugins[0]!r}, which is" if plugins else "plug-ins, which are"
             raise ConfigError(f"{needed_by} needs {what} not installed: not in {_FOLDER}. {_INSTALL}") from error
         package = (name if is_missing or not module else module).partition(".")[0]
-        if error.name is None or package == __name__.partition(".")[0]:
+        if package in ("None", __name__.partition(".")[0]):  # of no package, or a fault of ours
             raise
         line = f"pip install {_INSTALLED_AS.get(package, package)}{otherwise and f', or {otherwise}'}"
         fault = "is not installed" if is_missing else f"cannot be imported ({error})"

@@ -50,7 +50,7 @@ logger = logging.getLogger("bridge_data")
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
 
-_OF_PROCESS = ("_readers", "_cooks", "_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
+_OF_PROCESS = ("_readers", "_cooks", "_encoder_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
 
@@ -297,8 +297,7 @@ class LaneDataset:
         return begun(state, self.extras) if self.extras or state.has_extras else state
 
     def limit_of(self, lane: int, state: LoaderState) -> float:
-        """With how many micro-batches a lane ends, since the start of this repetition of the data; `inf`: with its
-        data."""
+        """See `PassLength.limit_of`."""
         has_limit = self.batching.max_micro_batches is not None or (self.repeats < math.inf and self.repeats % 1)
         return self.passes.limit_of(lane, state) if has_limit else math.inf
 
@@ -417,9 +416,9 @@ class LaneDataset:
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
     ) -> EncodingMaker:
         order = self.order
-        found: EncoderHooks | None = self.__dict__.get("_hooks")
+        found: EncoderHooks | None = self.__dict__.get("_encoder_hooks")
         if found is None or not found.are_of(self.task_encoder):
-            found = self._hooks = EncoderHooks(self.task_encoder)
+            found = self._encoder_hooks = EncoderHooks(self.task_encoder)
         hooks = Hooks(found, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
         limit = self.pack_sources.limit if self._packs else ""
@@ -452,8 +451,8 @@ class PassLength:
     Exact for `virtual_epoch_length`, and for data that end, after a whole number of repetitions, without packing,
     grouping, or hooks that skip samples or make several of one; else an estimate.
 
-    A limit, and a repetition that is not whole, are a number of micro-batches of the job. They are the first ones in
-    the order of turns, in which lanes that have ended have none. A lane ends by its own state alone, so it gets its
+    A limit, and a repetition that is not whole, are a number of micro-batches of the job. Lanes take turns, and one
+    that has ended is passed over; the limit counts the turns taken. A lane ends by its own state alone, so it gets its
     share of them beforehand, by what lanes have left when a pass starts or is resharded. If that is not known (packs,
     groups, generators), or hooks then skip samples, a lane that ends early leaves its share unused: there are fewer.
     """
@@ -465,7 +464,7 @@ class PassLength:
         self._ends = dataset.finite and dataset.repeats < math.inf  # apart from the end of virtual epochs
         self._is_plain = dataset.batching.packing_buffer_size is None and not dataset.may_multiply
         self._is_longer = False  # than `num_batches` says
-        self._shares: dict[tuple[int, int | None], Ints | None] = {}  # in a pass from its start
+        self._of_lanes: dict[tuple[int, int | None], Ints | None] = {}  # micro-batches of each in a pass from its start
         self._limits: tuple[Any, Ints] | None = None  # of the lanes of one state
 
     def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
@@ -500,7 +499,9 @@ class PassLength:
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
         a pass has more batches than `num_batches` says."""
-        of_lanes = self._share_of_lanes(state.num_lanes, self._limit_in(state)) if len(state.generations) == 1 else None
+        of_lanes = (
+            self._batches_of_lanes(state.num_lanes, self._limit_in(state)) if len(state.generations) == 1 else None
+        )
         if of_lanes is not None:
             is_longer = any(state.num_made(lane) > of_lanes[lane] for lane in state.lanes)
         else:
@@ -528,7 +529,7 @@ class PassLength:
             return math.inf
         shared = limit, state.generations[-1], state.resharded
         if self._limits is None or self._limits[0] != shared:
-            self._limits = shared, _shares(*self._turns(*shared[1:]), limit)
+            self._limits = shared, _divided(*self._turns(*shared[1:]), limit)
         return int(self._limits[1][lane])
 
     def _limit_in(self, state: LoaderState) -> int | None:
@@ -543,21 +544,23 @@ class PassLength:
     def _num_of_rank(self, num_lanes: int, limit: int | None, *, even: bool) -> int:
         """The batches of this rank in a repetition that ends after `limit` of the job; if `even`, of the rank with the
         most."""
-        of_lanes, config = self._share_of_lanes(num_lanes, limit), self._config
+        of_lanes, config = self._batches_of_lanes(num_lanes, limit), self._config
         if of_lanes is None:
             total = self.num_micro_batches if limit is None else min(limit, self.num_micro_batches)
             return -(-max(0, total - (0 if even else config.rank)) // config.world_size)
         of_ranks = of_lanes.reshape(-1, config.world_size).sum(0)  # of some lanes the last batch is smaller
         return int(of_ranks.max() if even else of_ranks[config.rank])
 
-    def _share_of_lanes(self, num_lanes: int, limit: int | None) -> Ints | None:
+    def _batches_of_lanes(self, num_lanes: int, limit: int | None) -> Ints | None:
         """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
-        if (num_lanes, limit) not in self._shares:
+        if not self._ends:
+            return None
+        if (num_lanes, limit) not in self._of_lanes:
             begins, ends = self._turns(self._order.first_generation(num_lanes), [])
             if ends is not None and limit is not None:
-                ends = np.minimum(ends, _shares(begins, ends, limit))
-            self._shares[num_lanes, limit] = ends if self._ends else None
-        return self._shares[num_lanes, limit]
+                ends = np.minimum(ends, _divided(begins, ends, limit))
+            self._of_lanes[num_lanes, limit] = ends
+        return self._of_lanes[num_lanes, limit]
 
     def _turns(self, generation: Generation, resharded: Sequence[int]) -> tuple[Ints, Ints | None]:
         """The micro-batches that each lane had made when it got its part of the data, and those it will have made at
@@ -571,7 +574,7 @@ class PassLength:
         return begins, begins + (samples // size if self._batching.drop_last else -(-samples // size))
 
 
-def _shares(begins: Ints, ends: Ints | None, limit: int) -> Ints:
+def _divided(begins: Ints, ends: Ints | None, limit: int) -> Ints:
     """How many micro-batches each lane has made when the job has made `limit`, if lanes have made those of `begins`
     when they start, and end after those of `ends`. If there are not so many, lanes take turns with more: they may
     have more samples than is known."""

@@ -83,10 +83,10 @@ class SavableDataLoader:
     """
 
     is_within_step = False
-    """Whether the last batch came with the state before it, as the rest of its training step is still to come: no, each
-    comes with the state after it."""
+    """Whether the last batch came with the state before it, as the rest of its training step is still to come. False:
+    each batch comes with the state after it."""
     is_idle = False
-    """Whether this rank gets no batches: each rank of its own lanes does."""
+    """Whether this rank gets no batches. False: it gets those of its own lanes."""
 
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         self.dataset = dataset

@@ -169,7 +169,7 @@ _TIMES = ("elapsed_s", "wait_s")
 _COUNTS = tuple(
     field.name
     for field in dataclasses.fields(LoaderMetrics)
-    if field.type in ("int", "float") and field.name not in ("num_ranks", *_MEMORY)
+    if isinstance(field.default, int | float) and field.name not in ("num_ranks", *_MEMORY)
 )
 """Fields that are counted from the start: an interval has the difference of two."""
 

@@ -139,10 +139,10 @@ class Stream:
                 return int(row.num_samples_to(end, [self._shuffle] * row.num_lanes)[lane])
 
             step = 1
-            while before(self._shuffle + step) <= target:
+            while before(self._shuffle + step) < target:
                 step *= 2
             ends = range(self._shuffle, self._shuffle + step)
-            shuffle = ends[bisect.bisect_right(ends, target, key=before) - 1]
+            shuffle = ends[max(0, bisect.bisect_left(ends, target, key=before) - 1)]  # which may end there
             target -= before(shuffle)
         self._shuffle, self._number, self._offset, self._taken = row.find(lane, shuffle, target)
         self._window = None

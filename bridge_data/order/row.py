@@ -397,12 +397,17 @@ class Row:
     def find(self, lane: int, shuffle: int, number: int) -> tuple[int, int, int, int]:
         """(shuffle, window, offset, samples of the shuffle before it) of the lane's sample `number`, counted from the
         start of `shuffle`, in a row without end. Linear in the chunks of the lane up to there, not in samples."""
-        while number >= (total := int((lengths := self._lengths_of(lane, shuffle)).sum())):
-            chunk = lane + self.share(lane, shuffle).last * self.geometry.num_lanes
-            shuffle, number = chunk // self.per_shuffle, number - total
-        before = self._counter(lane, shuffle, lengths)
-        window = bisect.bisect_right(range(self.share(lane, shuffle).num_windows), number, key=before) - 1
-        return shuffle, window, number - before(window), number
+        while True:
+            share, lengths = self.share(lane, shuffle), self._lengths_of(lane, shuffle)
+            total = int(lengths.sum())
+            if number <= total and share.num_windows:
+                before = self._counter(lane, shuffle, lengths)
+                window = bisect.bisect_left(range(share.num_windows), number, key=before)
+                if window < share.num_windows and before(window) == number:
+                    return shuffle, window, 0, number  # the first of these, also if it is empty: as `after` goes on
+                if number < total:
+                    return shuffle, window - 1, number - before(window - 1), number
+            shuffle, number = (lane + share.last * self.geometry.num_lanes) // self.per_shuffle, number - total
 
     def _lengths_of(self, lane: int, shuffle: int) -> NDArray[np.integer]:
         """The lengths of the chunks of a lane in a shuffle."""

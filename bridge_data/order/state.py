@@ -94,7 +94,7 @@ class LoaderState:
     """The micro-batches that no rank gets, also those that are over; None if there are none."""
     resharded: list[int] = dataclasses.field(default_factory=list)
     """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
-    inboxes got of each source of which they got some. It tells how much each lane has, which a limit is shared by."""
+    inboxes got of each source of which they got some. A limit on micro-batches is divided among the lanes by it."""
 
     def after_turn(self, lane: int, state: LaneState, micro_batch_index: int, epoch_batches: int) -> "LoaderState":
         """The state after a micro-batch of `lane` was handed out, whose own state is then `state`.

@@ -163,8 +163,8 @@ def choose_cooker(
         columns = ", or give sample_type, and field_map, which says which column gives each field" if is_table else ""
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            f"Add a Cooker to the task encoder's `cookers` (of chats, `cook_conversation` of bridge_data.encoders), or "
-            f"set the subflavors that one of them wants{columns}.\n"
+            f"Add a Cooker to the task encoder's `cookers` (for chats: bridge_data.encoders.cook_conversation), or set "
+            f"the subflavors that one of them wants{columns}.\n"
             f"The fields of a sample: {fields_in_words(first())}"
         )
     found, *others = matching

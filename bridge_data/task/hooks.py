@@ -145,18 +145,19 @@ def rng_key(seed: int, stage: str, *sample: int) -> int:
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
 
 
-def _own_hooks(encoder: TaskEncoder[Any, Any, Any, Any]) -> dict[str, Any]:
-    """Hooks that are attributes of an encoder itself."""
-    own = vars(encoder)
-    names = own.keys() & HOOKS
-    return {name: own[name] for name in names} if names else {}
+def _set_on(encoder: TaskEncoder[Any, Any, Any, Any]) -> tuple[Any, ...]:
+    """What is looked up that may be set on an encoder, or on one inside it, after it was made: hooks, cookers, and the
+    failure tolerance."""
+    own = [vars(owner) for owner, names in _looked_in(encoder) if names is vars(owner)]
+    hooks = [{name: attributes[name] for name in attributes.keys() & HOOKS} for attributes in own]
+    return hooks, [*encoder.cookers], encoder.__default_failure_tolerance__
 
 
 class EncoderHooks:
     """Which hooks an encoder has, and what they declare: looked up once for all lanes of a process."""
 
     def __init__(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
-        self.encoder, self._own = encoder, _own_hooks(encoder)
+        self.encoder, self._set = encoder, _set_on(encoder)
         places = _looked_in(encoder)
         innermost, _ = places[-1]
         self.functions: dict[str, Callable[..., Any]] = {name: getattr(innermost, name) for name in HOOKS}
@@ -186,8 +187,8 @@ class EncoderHooks:
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
 
     def are_of(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> bool:
-        """Whether they are those of an encoder, also if it was given hooks since."""
-        return self.encoder is encoder and self._own == _own_hooks(encoder)
+        """Whether they are those of an encoder, to which hooks, cookers or a tolerance may have been set since."""
+        return self.encoder is encoder and self._set == _set_on(encoder)
 
     def tolerance_of(self, stage: str) -> float:
         """How many failures of a stage in a row are tolerated."""

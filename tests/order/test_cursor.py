@@ -46,6 +46,30 @@ def test_a_saved_cursor_goes_on_as_the_one_it_came_from(lane: int, before: int, 
     assert cursor.state() == other.state()
 
 
+@given(
+    shards=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=3),
+    geometry=st.builds(
+        Geometry, st.integers(1, 8), st.integers(1, 30), st.integers(1, 3), st.sampled_from([1, 16, 90])
+    ),
+    lane=st.integers(0, 7),
+    counts=st.lists(st.integers(1, 600), min_size=1, max_size=4),
+)
+def test_passing_over_samples_comes_to_the_state_after_taking_them(
+    shards: list[list[int]], geometry: Geometry, lane: int, counts: list[int]
+) -> None:
+    """Also where windows of the lane are empty, as of few samples on many lanes."""
+    rows = [Row(sizes, geometry, key=number) for number, sizes in enumerate(shards)]
+    blend = Blend([3.0, 1.0, 2.0][: len(rows)], seed=9) if len(rows) > 1 else None
+    taking, passing = (Cursor([rows], blend, lane % geometry.num_lanes) for _ in range(2))
+    for count in counts:
+        left = count
+        while left:
+            left -= len(taking.take(left))
+        passing.skip(count)
+        assert passing.state() == taking.state()
+        assert passing.next() == taking.next()
+
+
 def test_a_cursor_restored_at_its_end_stays_there() -> None:
     cursor, other = shuffled(1, repeat=False), shuffled(1, repeat=False)
     drain(cursor)

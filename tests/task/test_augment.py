@@ -150,3 +150,24 @@ def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing
     plain = Inner()
     plain.cookers = (Cooker(stateless(cook)),)
     assert "cook_crude_sample" not in hooks(plain).seeded
+
+
+def _yielding(sample: Any) -> Any:
+    yield sample
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("inner", "encode_sample", str),
+        ("outer", "cookers", [Cooker(_yielding)]),
+        ("outer", "__default_failure_tolerance__", 3),
+    ],
+)
+def test_what_is_set_on_an_encoder_later_is_looked_up_again(where: str, name: str, value: Any) -> None:
+    inner: DefaultTaskEncoder[Any, Any, Any, Any] = DefaultTaskEncoder()
+    outer = AugmentTaskEncoder(inner)
+    looked_up = EncoderHooks(outer)
+    assert looked_up.are_of(outer)
+    setattr(inner if where == "inner" else outer, name, value)
+    assert not looked_up.are_of(outer)

@@ -416,7 +416,7 @@ def with_state(data: bytes, state: LoaderState, keys: Sequence[str] = ()) -> byt
 
     def changed(content: Any, keys: Sequence[str]) -> Any:
         if keys:
-            key = _key_in(content, keys[0], "the file")
+            key = next(key for key in content if str(key) == keys[0])
             return {**content, key: changed(content[key], keys[1:])}
         return {**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict()
 
@@ -441,7 +441,7 @@ def _content(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def _key_in(content: Any, name: str, path: Location | str) -> Any:
+def _key_in(content: Any, name: str, path: Location) -> Any:
     """The key of a dict that is written `name`."""
     known = {str(key): key for key in content} if isinstance(content, dict) else {}
     if name not in known:
