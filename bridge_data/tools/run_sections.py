@@ -248,7 +248,7 @@ class RunSection:
             for first in range(places[0], places[-1] + 1, _MANY) if places else ():
                 count = min(_MANY, places[-1] + 1 - first)
                 for number, units in enumerate(self.lane(lane).units(first, count), start=first):
-                    if any((ref.source, ref.index) == (own, index) for unit in units for ref in unit):
+                    if [ref for unit in units for ref in unit if (ref.source, ref.index) == (own, index)]:
                         found = (number + made) * self.num_lanes + lane
                         if found in indices:
                             yield found
