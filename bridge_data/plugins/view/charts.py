@@ -34,7 +34,7 @@ from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.plugins.view.contents import extension, kind_of, write_page
-from bridge_data.tools.planning import RunPlan, load_ratios
+from bridge_data.runs.run_plan import RunPlan, load_ratios
 
 WIDTH, HEIGHT = 640, 264
 """The `viewBox` of a chart."""

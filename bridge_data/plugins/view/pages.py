@@ -30,7 +30,6 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.view.charts import (
     EDGES,
     TokenLengths,
@@ -51,10 +50,11 @@ from bridge_data.plugins.view.contents import (
     tokenizer_of,
 )
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
-from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
-from bridge_data.tools.run_order import RunOrder
-from bridge_data.tools.run_sections import skips_of
-from bridge_data.tools.runs import SavedRun, ShownRun
+from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.runs.run_order import RunOrder
+from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
+from bridge_data.runs.run_sections import skips_of
+from bridge_data.runs.saved_files import RunRecords
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -234,7 +234,7 @@ class Site:
     def order(self) -> RunOrder:
         """The order of the run: the samples of each step. Raises as `batches` does."""
         with self._opening:
-            return self._order.of((self.run, self.saved.states, self.saved.ledger))
+            return self._order.of((self.run, self.saved.states, self.saved.records))
 
     def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
         """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
@@ -259,7 +259,7 @@ class Site:
         dataset = self.run.dataset
         if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
             return  # by arithmetic
-        if self.saved.ledger is not None and all(map(self.order.is_recorded, numbers)):
+        if self.saved.records is not None and all(map(self.order.is_recorded, numbers)):
             return
         start = max((slot for one in self.saved.states if (slot := one.state.num_handed_out) <= numbers[0]), default=0)
         if numbers[0] - start > MAX_REPLAYED:
@@ -276,7 +276,7 @@ class Site:
 
 def _last_recorded(saved: SavedRun) -> tuple[int, int] | None:
     """(repetition, number as they were handed out) of the last micro-batch in the ledger; None if it has none."""
-    last = None if saved.ledger is None else saved.ledger.last
+    last = None if saved.records is None else saved.records.last
     skips = saved.states[-1].state.skips if saved.states else None
     return last if last is None or skips is None else (last[0], skips.num_handed_out(last[1]))
 
@@ -290,9 +290,9 @@ def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence
     return BatchSequence(run.dataset, _states(saved))
 
 
-def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
-    run, saved, ledger = key
-    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
+def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> RunOrder:
+    run, saved, records = key
+    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
 
 
 MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
@@ -311,8 +311,7 @@ def _planned(run: ShownRun, ranks: int, steps: int | None) -> RunPlan:
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
     plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
     changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
-    data = of_ranks(run.dataset, changed)
-    return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
+    return Planner(run.dataset.on_ranks(changed), run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 
 MAX_STEP = 10**9

@@ -52,7 +52,8 @@ def view(
     override its settings. The page is for this machine alone, unless --host and --token say else.
     """
     from bridge_data.cli.catalog import DataCatalog
-    from bridge_data.tools.runs import SavedRun, SavedRunReader, ShownRun, TrainingRun
+    from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
+    from bridge_data.runs.training_run import TrainingRun
 
     with importing("`bridge-data view`"):
         import uvicorn  # noqa: F401 - for `_serve`

@@ -1,19 +1,23 @@
 """`bridge-data plan`: what a run will see, before it starts; and how fast its data are."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bridge_data.cli.order_command import note_assumed, run_arguments
 from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, sized, table
 from bridge_data.errors import ConfigError, counted
-from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
-from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.order_command import note_assumed, run_arguments
-from bridge_data.tools.planning import EXACT_SAMPLES, Planner, RunLength, RunPlan
-from bridge_data.tools.runs import TrainingRun
+from bridge_data.extensions import Feature
+from bridge_data.runs.bench import BenchConfig, Figures, Profile, advise, measure
+from bridge_data.runs.bench import profile as profile_of
+from bridge_data.runs.run_plan import EXACT_SAMPLES, Planner, RunLength, RunPlan
+from bridge_data.runs.training_run import TrainingRun
+
+_SHEET = Feature[Callable[[Path, str, RunPlan], None]]("plan_sheet")
+"""Writes a plan, with charts, to a file."""
 
 _MAX_SOURCES = 20
 """Maximum data sets shown of a profile; of a large blend, the most expensive ones."""
@@ -69,9 +73,7 @@ def plan(
     found = Planner(run.dataset(encoder), run.schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin
     if html is not None:
-        from bridge_data.plugins.view.charts import write_plan  # imports slowly
-
-        write_plan(html, run_name, found)
+        _SHEET.get("--html")(html, run_name, found)
     figures, profile = None, None
     if measure_s is not None:
         path: Any = run.data.path

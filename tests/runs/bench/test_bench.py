@@ -14,8 +14,7 @@ from bridge_data.data.shard_set import ShardSet
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.run_options import RunOptions
-from bridge_data.task import STAGES
-from bridge_data.tools.bench import (
+from bridge_data.runs.bench import (
     BETWEEN,
     CPU_EVERY,
     LANE,
@@ -37,9 +36,10 @@ from bridge_data.tools.bench import (
     stage_of,
     tree_cpu_s,
 )
+from bridge_data.task import STAGES
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
-from tests.tools.bench.profiles import made_profile, spent
+from tests.runs.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
+from tests.runs.bench.profiles import made_profile, spent
 
 Encoder = TaskEncoder[Any, Any, Any, Any]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.bench import Figures, Key, Machine, Profile, Tally, Trainer
+from bridge_data.runs.bench import Figures, Key, Machine, Profile, Tally, Trainer
 
 S = 1_000_000_000
 
