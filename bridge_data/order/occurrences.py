@@ -9,6 +9,7 @@ lane has so many is found by bisection. Only for rows without end, and blends th
 """
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -51,6 +52,10 @@ def draws_of(order: PlanOrder, state: LoaderState, source: int, index: int, draw
         counts = blend.counts(lane, num_lanes, begin + number)
         return int((counts - blend.counts(lane, num_lanes, begin))[source])
 
+    def drawn_with(lane: int, number: int) -> int:
+        """The same, with the draw of this number."""
+        return drawn(lane, number + 1)
+
     least, most = (edge(drawn(lane, at) for lane in positions) for edge, at in ((min, draws.start), (max, draws.stop)))
     shuffles = [position[0] for position in positions.values()]
     for shuffle in _shuffles(row, min(shuffles), max(shuffles), least, most):
@@ -60,7 +65,7 @@ def draws_of(order: PlanOrder, state: LoaderState, source: int, index: int, draw
                 continue
             number = before - taken + sum(row.num_samples_of(lane, one) for one in range(first, shuffle))
             if 0 <= number < drawn(lane, draws.stop):
-                draw = bisect.bisect_right(draws, number, key=lambda count, lane=lane: drawn(lane, count + 1))
+                draw = bisect.bisect_right(draws, number, key=functools.partial(drawn_with, lane))
                 if draw < len(draws) and drawn(lane, draws[draw]) == number:
                     yield lane, draws[draw]
 
@@ -112,7 +117,7 @@ def _time(row: Row, shuffle: int, chunk: int, num_chunks: int, offset: int, leng
     visit = 0
     if row.num_slots > 1:
         num_blocks = -(-length // row.geometry.block_size)
-        block = int(piece_of(np.array([offset]), length, num_blocks)[0])
+        block = piece_of(offset, length, num_blocks)
         slot = -(-block * row.num_slots // num_blocks)
         visit = slot * pow(row.stride(shuffle), -1, row.num_slots) % row.num_slots
     divisor = math.gcd(num_chunks, row.num_slots)

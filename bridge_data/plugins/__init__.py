@@ -66,6 +66,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "measured_with": "bridge_data.plugins.planned.costs:measured_with",
         "memo": "bridge_data.plugins.caches.memo:memoized",
         "plan_sheet": "bridge_data.plugins.view.charts:write_plan",
+        "profile": "bridge_data.plugins.profile.profile:profile",
         "run_records": "bridge_data.plugins.ledger.ledger_files:RunLedger",
         "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",

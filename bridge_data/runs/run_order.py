@@ -121,11 +121,6 @@ class RunOrder:
         self._begins = [section.begin for section in self._sections]
 
     @property
-    def last_state(self) -> int:
-        """The micro-batches that were handed out before the last state; 0 without one."""
-        return self._num_handed_out(self._begins[-1])
-
-    @property
     def num_lanes(self) -> int:
         """The current number of lanes of the job."""
         return self._sections[-1].num_lanes

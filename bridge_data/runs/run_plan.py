@@ -135,8 +135,8 @@ class SourceDraws:
 
 
 def draws_of_sources(dataset: LaneDataset, num_drawn: int | None) -> list[SourceDraws]:
-    """How often each source is drawn by a job of `num_drawn` draws (None: not known), whatever its lanes. If weights
-    count tokens, at the rates of its first draws, `EXACT_SAMPLES` at most."""
+    """How often each source is drawn by a job of `num_drawn` draws (None: not known). If weights count tokens, at the
+    rates of its first draws, `EXACT_SAMPLES` at most."""
     plan, drawn, made = dataset.plan, None, []
     shares: Sequence[float] = plan.weights or [1.0] * len(plan.sources)
     if dataset.finite:
@@ -145,13 +145,14 @@ def draws_of_sources(dataset: LaneDataset, num_drawn: int | None) -> list[Source
     elif plan.weight_unit != SAMPLES:
         shares = _first_shares(dataset.order, min(num_drawn or EXACT_SAMPLES, EXACT_SAMPLES))
     if num_drawn is not None:
-        found = None if dataset.finite else drawn_by_blend(dataset, num_drawn, 1)
+        lanes = dataset.worker_config.num_lanes
+        found = None if dataset.finite else drawn_by_blend(dataset, num_drawn, lanes)
         drawn = [round(share * num_drawn) for share in shares] if found is None else found.tolist()
     for number, (source, share) in enumerate(zip(plan.sources, shares, strict=True)):
         draws = None if drawn is None else drawn[number]
         epochs = None if draws is None else draws / source.num_samples
-        facts = {"name": source.name, "num_samples": source.num_samples}
-        made.append(SourceDraws(**facts, share=share, draws=draws, epochs=epochs))
+        own = SourceDraws(name=source.name, num_samples=source.num_samples, share=share, draws=draws, epochs=epochs)
+        made.append(own)
     return made
 
 

@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from bridge_data.cli.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.cli.catalog import CatalogSource, SampleAddress
 from bridge_data.cli.sample_facts import describe_value
 from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
@@ -49,6 +49,7 @@ from bridge_data.plugins.view.contents import (
     templates,
     tokenizer_of,
 )
+from bridge_data.plugins.view.data_catalog import BrowsedSplit, DataCatalog, SampleFilter
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
 from bridge_data.runs.run_order import RunOrder
@@ -236,7 +237,7 @@ class Site:
         with self._opening:
             return self._order.of((self.run, self.saved.states, self.saved.records))
 
-    def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
+    def token_lengths(self, split: BrowsedSplit, source: CatalogSource) -> TokenLengths | None:
         """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
         if not self._has_encoder or not self.reads(split):
             return None
@@ -245,7 +246,7 @@ class Site:
                 self._token_lengths[source.number] = token_lengths(self.run.dataset, source.number)
             return self._token_lengths[source.number]
 
-    def reads(self, split: SplitCatalog) -> bool:
+    def reads(self, split: BrowsedSplit) -> bool:
         """Whether the samples of a split part are those of the run, under the same numbers."""
         wanted = [(source.path, source.split_part, source.num_samples) for source in self.run.dataset.plan.sources]
         return wanted == [(source.path, split.name, source.num_samples) for source in split.sources]
@@ -598,7 +599,7 @@ class Pages:
             keys=[one.key for one in shown] if split is None else [],
         )
 
-    def _part_of_run(self) -> tuple[int, SplitCatalog | None]:
+    def _part_of_run(self) -> tuple[int, BrowsedSplit | None]:
         """(number, split part) whose samples the run reads; None if other data are shown."""
         catalog = self._site.catalog
         for number, name in enumerate(catalog.part_names):
@@ -622,7 +623,7 @@ class Pages:
 
     # What requests name
 
-    def _part(self, request: Request) -> tuple[int, SplitCatalog]:
+    def _part(self, request: Request) -> tuple[int, BrowsedSplit]:
         """(number, split part) of a request, by default the first with samples."""
         catalog = self._site.catalog
         number = number_in(request, "part", None)
@@ -630,13 +631,13 @@ class Pages:
             number = catalog.part_names.index(catalog.first_part())
         return number, self._split(number)
 
-    def _split(self, number: int) -> SplitCatalog:
+    def _split(self, number: int) -> BrowsedSplit:
         catalog = self._site.catalog
         if not 0 <= number < len(catalog.part_names):
             raise LookupError(f"there is no split part number {number}")
         return catalog.part(catalog.part_names[number])
 
-    def _address(self, request: Request) -> tuple[int, SplitCatalog, SampleAddress]:
+    def _address(self, request: Request) -> tuple[int, BrowsedSplit, SampleAddress]:
         part = request.path_params["part"]
         split = self._split(part)
         address = SampleAddress(request.path_params["source"], request.path_params["index"])

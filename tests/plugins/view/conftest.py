@@ -7,8 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from bridge_data import DefaultTaskEncoder
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.configs import DataConfig
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
 from bridge_data.runs.training_run import TrainingRun

@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from bridge_data import get_savable_loader
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import BatchSequence, Site
 from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
 from bridge_data.runs.run_plan import Planner, RunLength
