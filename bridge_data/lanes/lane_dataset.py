@@ -23,9 +23,9 @@ from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
-from bridge_data.lanes.assembly import Assembly, Batching
-from bridge_data.lanes.lane import Lane, OpenPacks
-from bridge_data.lanes.maker import EncodingMaker, MakerWrapper, Trial, Watch
+from bridge_data.lanes.lane import Batching, Lane, Look, OpenPacks
+from bridge_data.lanes.maker import EncodingMaker, Maker, Watch, Work
+from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
@@ -308,21 +308,21 @@ class LaneDataset:
         watch: Watch | None = None,
         *,
         wrappers: Sequence[MakerWrapper] = (),
-        work: Assembly | None = None,
+        work: Work | None = None,
     ) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too."""
         self._read_in_blocks(state)
         ahead, own = None, state.lanes.get(lane, {})
         extras = LaneExtras(self.extras, lane, state) if self.extras else None
-        wrappers = (*self.wrappers, *wrappers)
+        work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
         if self._is_remote:
             kept = self.wrappers if self._observer is None else ()  # who observes sees all work
             unread = [one for one in (extras, *kept) if isinstance(one, Container)]
             ahead = ReadAhead(self._readers, self._lanes_of_process(state.num_lanes), unread)
         return Lane(
             self.order.cursor(lane, state),
-            work or self.work(watch=watch),
+            work,
             dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
             number=lane,
             num_lanes=state.num_lanes,
@@ -331,10 +331,21 @@ class LaneDataset:
             ahead=ahead,
             open_packs=self._open_packs(lane, state),
             extras=extras,
-            wrappers=wrappers,
-            trial=self.trial,
+            wrap=functools.partial(self._wrapped, work, wrappers, lane, state.num_lanes) if wrappers else None,
             limit=self.limit_of(lane, state),
         )
+
+    def _wrapped(self, work: Work, wrappers: Sequence[MakerWrapper], number: int, num_lanes: int, look: Look) -> Maker:
+        """The maker of a lane in its wrappers; `look` says what the lane loads next."""
+        view = LaneView(
+            number=number,
+            num_lanes=num_lanes,
+            times=work.times,
+            new_upcoming=lambda: UpcomingSamples(look, self.batching.batch_size or 1),
+            new_ahead_maker=self.ahead_maker,
+            maker=work.maker,
+        )
+        return wrapped(wrappers, view)
 
     def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
         if not self._packs:
@@ -388,42 +399,37 @@ class LaneDataset:
         storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
-    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Assembly:
+    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
         """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
-        return Assembly(self._maker(handler, watch), packing=self._packs)
+        return Work(self.maker(handler, watch), packing=self._packs)
 
     @functools.cached_property
-    def _unused_work(self) -> Assembly:
+    def _unused_work(self) -> Work:
         """Knows what the hooks are, and calls none."""
         return self.work()
 
-    def trial(self, wrappers: Sequence[MakerWrapper] | None = None) -> Trial:
+    def ahead_maker(self, wrappers: Sequence[MakerWrapper] | None = None) -> AheadMaker:
         """Makes samples of any lane of the job, inside these wrappers, by default its own."""
-        return Trial(self.trial_maker(), self.wrappers if wrappers is None else wrappers)
-
-    def trial_maker(self) -> EncodingMaker:
-        """A maker of samples of any lane of the job, one by one, that raises failures."""
-        maker = self._maker(singly=True)
-        maker.hooks.is_trial = True
-        return maker
+        return AheadMaker(self.maker(ahead=True), self.wrappers if wrappers is None else wrappers)
 
     def preencoding(self) -> EncodingMaker:
         """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
         self._read_in_blocks(self.new_state())
-        return self._maker().preencoded()
+        return self.maker().preencoded()
 
-    def _maker(
-        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, singly: bool = False
+    def maker(
+        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False
     ) -> EncodingMaker:
+        """A maker for one lane; with `ahead`, of samples of any, one by one, that raises failures."""
         order = self.order
         found: EncoderHooks | None = self.__dict__.get("_encoder_hooks")
         if found is None or not found.are_of(self.task_encoder):
             found = self._encoder_hooks = EncoderHooks(self.task_encoder)
-        hooks = Hooks(found, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
-        hooks.cache, hooks.observer = self.cache_pool, self._observer
+        numbering, cache = Numbering(order.source_keys, order.sizes), self.cache_pool
+        hooks = Hooks(found, self.worker_config, numbering, handler, cache=cache, observer=self._observer, raises=ahead)
         limit = self.pack_sources.limit if self._packs else ""
         return EncodingMaker(
-            self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=singly
+            self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=ahead
         )
 
     @functools.cached_property

@@ -16,10 +16,10 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane import Lane, Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import MakerWrapper, Watch
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.maker import Watch
+from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena, PrivateArena
 

@@ -24,8 +24,8 @@ from typing import Any, Self, TypeVar
 
 from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
