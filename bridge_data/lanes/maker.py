@@ -96,7 +96,14 @@ class EncodingMaker:
         self._stages, self._limit = _stages(hooks, limit), limit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`. Plain samples that are in memory are made together: they come as a list."""
+        """See `Maker`. A sample is made in one of three ways, which give the same:
+
+        | | of what | without |
+        |---|---|---|
+        | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
+        | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
+        | `_one` | all others; all, if there are hooks of samples, or an observer | |
+        """
         if self._stages or self._singly or self.hooks.observer is not None:
             return map(self._one, refs)
         held = self._held(refs)
@@ -189,38 +196,28 @@ class EncodingMaker:
         return samples
 
     def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
-        """Samples that no hook changes, of which some are `held`: read as streams where a reader has them."""
+        """Samples that no hook changes, of which some are `held`."""
         hooks, watch, ids = self.hooks, self.watch, self.ids
-        indices: dict[int, list[int]] = collections.defaultdict(list)
+        sample: Any
         for ref, sample in zip(refs, held, strict=True):
-            if sample is None and ref.output <= 0:
-                indices[ref.source].append(ref.index)
-        left = {source: iter(numbers) for source, numbers in indices.items()}
-        streams = {source: self._readers[source].stream(numbers) for source, numbers in left.items()}
-        for ref, sample in zip(refs, held, strict=True):
-            if sample is not None:
-                if hooks.failures:
-                    hooks.succeed("decode")
-                yield sample
-                continue
-            source, epoch, index, output = ref
-            stream = streams[source] if output <= 0 else None
-            if stream is None:
-                yield self._one(ref)
-                continue
-            if watch is not None:
-                watch(ref)
-            hooks.sample = ids.source_keys[source], epoch, index, 0
-            try:
-                loaded: Any = next(stream)
-            except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
-                streams[source] = self._readers[source].stream(left[source])
-                yield self._one(ref)
-                continue
+            if sample is None:
+                source, epoch, index, output = ref
+                reader = self._readers[source]
+                if output > 0 or not reader.has_whole_parts:
+                    yield self._one(ref)
+                    continue
+                if watch is not None:
+                    watch(ref)
+                hooks.sample = ids.source_keys[source], epoch, index, 0
+                try:
+                    sample = reader.load(index)
+                except Exception:  # it is made again by itself, to be reported
+                    yield self._one(ref)
+                    continue
+                sample.__restore_key__ = ids.source_ids[source], epoch, index, 0
             if hooks.failures:
                 hooks.succeed("decode")
-            loaded.__restore_key__ = ids.source_ids[source], epoch, index, 0
-            yield loaded
+            yield sample
 
     def _one(self, ref: SampleRef) -> Made:
         """What is made of one reference."""
