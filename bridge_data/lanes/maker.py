@@ -29,6 +29,7 @@ from bridge_data.decode import SourceReader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.cursor import SampleIds
+from bridge_data.running_hook import note_truncation
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.task_encoder import declared
@@ -285,13 +286,15 @@ def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     selection = hooks.functions["select_samples_to_pack"]
     if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
         fit = getattr(selection, limit)
-        stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
+        stages.append(("select_samples_to_pack", functools.partial(_fitted, fit)))
     return stages
 
 
-def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -> Any:
+def _fitted(fit: Callable[[Any], tuple[Any, bool]], sample: Any) -> Any:
     """The sample, if it is not too long for a pack, or cut to fit."""
-    fitting, hooks.is_cut = fit(sample)
+    fitting, is_cut = fit(sample)
+    if is_cut:
+        note_truncation()
     return fitting
 
 

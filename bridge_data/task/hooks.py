@@ -221,9 +221,10 @@ class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
     What changes while they run, and who changes it: `run`, and the hook by `HookContext`, set all that is of one call
-    (`sample`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Of others, the maker sets
-    `sample` where it decodes without `run`; the lane sets `batch_index`, the number of the current micro-batch, while
-    that is known (else None), and takes what is `skipped` with each micro-batch.
+    (`sample`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Besides, the maker sets
+    `sample` where it decodes without `run`. The lane sets `batch_index`, the number of the current micro-batch, while
+    that is known (else it is None); it counts among `skipped` what it drops at the end, or misses after a restore, and
+    takes `skipped` with each micro-batch.
 
     `cache` is the cache pool for cookers; the `observer` is called around each hook, and around the seeding of the
     random generators; with `raises`, a failure is raised instead of being reported and counted.

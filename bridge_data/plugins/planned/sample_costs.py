@@ -24,7 +24,7 @@ from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.samples.arena import no_arena
+from bridge_data.samples.collation import no_arena
 from bridge_data.task import TaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
@@ -69,8 +69,7 @@ def measuring(source: Source, encoder: TaskEncoder[Any, Any, Any, Any], cache: C
         task_encoder=encoder,
         worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
     )
-    made.cache_pool = cache
-    return made
+    return made.changed(cache_pool=cache)
 
 
 class CheckedCosts:
