@@ -43,9 +43,9 @@ from bridge_data.encoders.visuals import (
     Size,
     VideoFrames,
     VideoSampling,
-    probes,
     edge_of,
     fitting,
+    probes,
     smart_resize,
 )
 from bridge_data.errors import ConfigError, FatalSampleError
@@ -429,7 +429,7 @@ class Idefics3(_Processed):
         return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width) of all
+        """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width) of the
         images."""
         made = self._process([list(images)], size={"longest_edge": self._edges[detail]}, return_row_col_info=True)
         grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
@@ -696,8 +696,8 @@ class Qwen2VL(_Processed):
         return Image.Resampling(int(self.image_processor.resample))
 
     def _patches(self, frames: Sequence[Image.Image], step: int) -> Tensor:
-        """The patches of frames of one size, of which each `step` are a time step: uint8 (patches, channels, step · patch
-        size²), those of a token one after the other."""
+        """The patches of frames of one size, each `step` of which are a time step: uint8 (patches, channels, step ·
+        patch size²), those of a token one after the other."""
         patch, merge = int(self.image_processor.patch_size), int(self.image_processor.merge_size)
         pixels = np.stack([np.asarray(frame) for frame in frames])
         _, height, width, channels = pixels.shape
@@ -712,8 +712,8 @@ class Qwen2VL(_Processed):
         return smart_resize(size, self.factor, 4 * token, 16_384 * token, least_side=self.factor)
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """`pixel_values` and `pixel_values_videos` float32 (patches, channels · frames of a time step · patch size²), and
-        their grids."""
+        """`pixel_values` and `pixel_values_videos` float32 (patches, channels · frames of a time step · patch size²),
+        and their grids."""
         media = joined(rows)
         for name, copies in (("pixel_values", self.frames_a_step), ("pixel_values_videos", 1)):
             if self._table is not None and name in media:
