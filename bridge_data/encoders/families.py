@@ -429,8 +429,7 @@ class Idefics3(_Processed):
         return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width) of the
-        images."""
+        """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width)."""
         made = self._process([list(images)], size={"longest_edge": self._edges[detail]}, return_row_col_info=True)
         grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
         expected = [self._grid((image.height, image.width), detail) for image in images]
