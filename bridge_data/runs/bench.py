@@ -156,7 +156,7 @@ class BenchConfig:
 
 
 @dataclasses.dataclass(slots=True)
-class Window:
+class MeasuredBatches:
     """Counts from the measured batches; `waiting_s` and `receiving_s` are the trainer's, while it requested batches."""
 
     num_batches: int = 0
@@ -221,9 +221,9 @@ def take_batches(
     config: BenchConfig,
     note: Callable[[Any], None],
     on_progress: Progress,
-) -> Window:
+) -> MeasuredBatches:
     """Take batches for as long as `config` says, and pass each to `note`."""
-    window = Window()
+    window = MeasuredBatches()
     draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
     start = now = reported = time.perf_counter()
     while now - start < config.seconds if config.num_batches is None else window.num_batches < config.num_batches:

@@ -18,7 +18,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
 from bridge_data.plugins.profile.clock import BETWEEN, LANE, Clock, Clocked, Key, Tally
 from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.runs.bench import BenchConfig, Figures, Window, num_cores, take_batches, warm_up
+from bridge_data.runs.bench import BenchConfig, Figures, MeasuredBatches, num_cores, take_batches, warm_up
 
 _MAX_SOURCES = 20
 """Maximum data sets shown of a profile; of a large blend, the most expensive ones."""
@@ -346,7 +346,7 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
     )
 
 
-def _charge_transfers(work: dict[Key, Tally], window: Window) -> float:
+def _charge_transfers(work: dict[Key, Tally], window: MeasuredBatches) -> float:
     """Add the time of transfers to `work`; return the seconds in which workers waited for the trainer."""
     # Between two batches a worker computes only to send the first, and then waits until it may make the next one.
     between = work.pop(BETWEEN)
@@ -355,7 +355,7 @@ def _charge_transfers(work: dict[Key, Tally], window: Window) -> float:
     return max(0.0, (between.wall_ns - between.cpu_ns) / 1e9)
 
 
-def _charge_in_process(work: dict[Key, Tally], window: Window) -> float:
+def _charge_in_process(work: dict[Key, Tally], window: MeasuredBatches) -> float:
     """The same if the trainer makes the batches: all other time in a request for a batch is the loader's."""
     work.pop(BETWEEN)
     lanes_s = sum(tally.wall_ns for tally in work.values()) / 1e9
@@ -365,7 +365,7 @@ def _charge_in_process(work: dict[Key, Tally], window: Window) -> float:
     return 0.0
 
 
-def _enter_receiving(work: dict[Key, Tally], window: Window) -> None:
+def _enter_receiving(work: dict[Key, Tally], window: MeasuredBatches) -> None:
     receiving_ns = round(window.receiving_s * 1e9)
     work[Key(RECEIVE)] = Tally(receiving_ns, window.num_batches, receiving_ns, receiving_ns)
 
