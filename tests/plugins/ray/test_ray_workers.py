@@ -125,7 +125,7 @@ class TestPoolOnRay(WorkersContract):
         ray.shutdown()
 
     def resources(self) -> tuple[set[Any], int, set[str]]:
-        """Of the actors, those of `pool` alone are left soon; of this process, connections to the cluster come and go."""
+        """Those of `pool` alone are left of the actors, soon; connections of this process come and go."""
         until(lambda: len(living_actors()) == self.num_workers, 60)
         return set(), 0, set()
 
