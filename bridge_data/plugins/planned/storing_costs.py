@@ -47,7 +47,7 @@ def _encoder_of(name: str) -> tuple[Encoder, DatasetOptions]:
     if name.endswith((".yaml", ".yml")) or is_run_folder(Path(name)):
         config = DataConfig.read(name)
     else:
-        _, found = find_named(name, "--costs")
+        found = find_named(name, "--costs")
         try:
             made = found() if callable(found) else found
         except Exception as error:

@@ -51,8 +51,9 @@ def view(
     or the folder of a run, with its config, saved states and ledger, which is followed while the run goes on; KEY=VALUE
     override its settings. The page is for this machine alone, unless --host and --token say else.
     """
-    from bridge_data.cli.catalog import DataCatalog
-    from bridge_data.tools.runs import SavedRun, SavedRunReader, ShownRun, TrainingRun
+    from bridge_data.plugins.view.data_catalog import DataCatalog
+    from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
+    from bridge_data.runs.training_run import TrainingRun
 
     with importing("`bridge-data view`"):
         import uvicorn  # noqa: F401 - for `_serve`

@@ -22,15 +22,15 @@ from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, me
 from bridge_data.plugins.planned.sample_costs import CostCheck
 from bridge_data.prepare.executors import LocalProcesses
 from bridge_data.run_options import DatasetOptions
-from bridge_data.tools.planning import Planner
+from bridge_data.runs.run_plan import Planner
 from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
+from tests.plugins.planned.measure_encoders import Words
 from tests.prepared import train_dataset, write_blend, write_texts
 from tests.ranks import run_job
-from tests.tools.measure_encoders import Words
 
-WORDS = "tests.tools.measure_encoders:Words"
+WORDS = "tests.plugins.planned.measure_encoders:Words"
 
 
 def test_data_in_a_store_have_the_costs_of_a_disk_and_are_read_from_a_copy(bucket: Bucket, tmp_path: Path) -> None:
