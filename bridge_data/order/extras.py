@@ -89,7 +89,8 @@ class StateExtra:
     asked_by: ClassVar[str] = ""
     """The setting with which a run asks for it, for messages."""
     leaves_out: ClassVar[bool] = False
-    """Whether its lanes leave out samples, those that the data, or `history`, say."""
+    """Whether its lanes leave out samples: `of_data` knows which are left out now, `history` and `under` which were in
+    a run that has saved a state."""
 
     @classmethod
     def of_data(cls, sources: Sequence[Source], source_ids: Sequence[str]) -> Self:
