@@ -385,16 +385,6 @@ def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tm
     assert f"bridge-data convert {source} DST" in result.stderr and ".info.json" not in result.stderr
 
 
-def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
-    (tmp_path / "0.png").write_bytes(picture(1))
-    image = {"id": 1, "file_name": "0.png", "image": "other.png", "caption": "of the image", "license": 3}
-    annotations = [{"image_id": 1, "caption": "a cat"}]
-    (tmp_path / "coco.json").write_text(json.dumps({"images": [image], "annotations": annotations}))
-    _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
-    found = json.loads(parts["json"])
-    assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
-
-
 def test_equal_faults_are_one_line_and_the_folder_that_has_the_media_is_named(tmp_path: Path) -> None:
     write_media(tmp_path / "raw")
     source = tmp_path / "rows.jsonl"
