@@ -70,8 +70,9 @@ class SequenceSample(Sample):
 class FamilySample(SequenceSample):
     """A sequence and its images, as a model family takes them.
 
-    `media` are tensors with the items of all images along dimension 0; without images there are none. `aligned` are
-    int64 (S,), one number for each token, for models that take more than tokens.
+    `media` are tensors with the items of all images along dimension 0; without images there are none. Pixel values of
+    the families here are uint8 until a batch is made. `aligned` are int64 (S,), one number for each token, for models
+    that take more than tokens.
     """
 
     media: Media

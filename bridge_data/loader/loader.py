@@ -264,7 +264,7 @@ class SavableDataLoader:
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
-                position.end_lane()
+                position.end_lane(item.state)
             elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
                 self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
                 position.discard(item.state)
@@ -560,8 +560,7 @@ class Position:
     def discard(self, state: LaneState) -> None:
         """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
         it."""
-        lane = self._schedule.lane
-        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
+        self._note(state)
         self._schedule.advance()
 
     def advance(self, state: LaneState) -> None:
@@ -589,9 +588,14 @@ class Position:
     def _next_epoch_batches(self) -> int:
         return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
 
-    def end_lane(self) -> None:
-        """Note that the lane whose turn it is has no more batches."""
+    def end_lane(self, state: LaneState) -> None:
+        """Note that the lane whose turn it is has no more batches; `state` is the lane's at its end, so that what it
+        skipped after its last batch is not made, and counted, again."""
+        self._note(state)
         self._schedule.end_lane()
+
+    def _note(self, state: LaneState) -> None:
+        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, self._schedule.lane: state})
 
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""

@@ -60,6 +60,9 @@ class Stream:
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
         return Produced(self._lane, batch, state_after(self._number), skipped)
 
+    def state(self) -> dict[str, Any]:
+        return state_after(self._number)
+
     def take_skipped(self) -> dict[str, int]:
         return {}
 

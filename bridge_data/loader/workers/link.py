@@ -136,7 +136,7 @@ class WorkerLink:
             return
         self.num_received += 1
         state: LaneState = {}
-        if isinstance(message, BatchMessage):
+        if not isinstance(message, FailureMessage):
             state = self._state.lanes[message.lane] = applied(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._buffers))
         if isinstance(message, EndMessage):
@@ -170,7 +170,7 @@ class WorkerLink:
         if isinstance(message, FailureMessage):
             raise error_of(message)
         if isinstance(message, EndMessage):
-            return Ended(lane, message.skipped)
+            return Ended(lane, state, message.skipped)
         assert message.lane == lane
         batch = decode(buffers.open(message.body, payload))
         self._allowed += 1
