@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.datamodule.jobs import run_ranks
+from tests.datamodule.test_jobs import check_ranks_of_megatron
 from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
@@ -60,12 +60,8 @@ def run(code: str, *arguments: object, num_ranks: int | None = None) -> str:
 
 
 def test_ranks_of_megatron_see_the_same_without_it(path: Path, tmp_path: Path) -> None:
-    with_it, without = tmp_path / "with", tmp_path / "without"
-    with_it.mkdir()
-    without.mkdir()
-    run(MEGATRON_JOB, without, path, num_ranks=2)
-    seen = [json.loads((without / f"rank{rank}.json").read_text()) for rank in range(2)]
-    assert seen == run_ranks("megatron_job", 2, with_it, path)
+    run(MEGATRON_JOB, tmp_path, path, num_ranks=2)
+    check_ranks_of_megatron([json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)], path)
 
 
 def test_loaders_and_their_state_need_none(path: Path) -> None:
