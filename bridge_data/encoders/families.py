@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.pixel_table import PixelTable, check_settings, processed, table_of
+from bridge_data.encoders.pixel_table import TABLE, PixelTable, check_settings, looked_up, processed, table_of
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
@@ -105,7 +105,7 @@ def check_tiles(family: str, got: int | Sequence[Any], expected: int | Sequence[
         )
 
 
-class _Processed:
+class ProcessedFamily:
     """The shared part of each family with an image processor.
 
     `pixel_values` of samples are uint8, and those of batches float32, by the table of the processor, if a trial shows
@@ -118,8 +118,19 @@ class _Processed:
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         raise NotImplementedError
 
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether pixel values are bytes until they are looked up."""
+        return self._table is not None
+
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """The media of a batch from those of its rows, whose pixel values are not looked up: `looked_up` does that, on
+        any device."""
+        return self._with_table(joined(rows))
+
     def batch(self, rows: Sequence[Media]) -> Media:
-        raise NotImplementedError
+        """The media of a batch, in the layout of the processor of transformers."""
+        return looked_up(self.collected(rows), self._table)
 
     def _open_processor(self) -> None:
         """Open the image processor, if its folder or hub id was given."""
@@ -146,21 +157,11 @@ class _Processed:
         pixels = torch.as_tensor(made["pixel_values"])
         return pixels if self._table is None else pixels.to(torch.uint8)
 
-    def _padded(self, tiles: Sequence[Tensor]) -> Tensor:
-        """(rows, most tiles, channels, height, width) of the tiles of each row, with zeros for missing ones."""
-        if self._table is None:
-            return pad_sequence(list(tiles), batch_first=True)
-        whole = torch.zeros(len(tiles), max(map(len, tiles)), *tiles[0].shape[1:])
-        for some, row in zip(tiles, whole, strict=True):
-            self._table.write([some], row.unsqueeze(2))
-        return whole
-
-    def _finish(self, media: Media) -> Media:
-        """The media of a batch with pixel values as float32."""
-        pixels = media.get("pixel_values")
-        if self._table is None or pixels is None:
+    def _with_table(self, media: Media, copies: int = 1) -> Media:
+        """Media with the table of their pixel values, of each of which the model takes so many copies."""
+        if self._table is None or not media:
             return media
-        return media | {"pixel_values": self._table.filled([pixels])}
+        return media | {TABLE: torch.from_numpy(self._table.values)[:, None].repeat(1, copies, 1)}
 
 
 def same_media(some: Media, others: Media) -> bool:
@@ -174,7 +175,7 @@ def same_media(some: Media, others: Media) -> bool:
 # Images of one size, and LLaVA
 
 
-class FixedSizeFamily(_Processed):
+class FixedSizeFamily(ProcessedFamily):
     """The shared part of each `VisionFamily` with images of one size, and so one number of tokens."""
 
     image_token: str
@@ -192,9 +193,6 @@ class FixedSizeFamily(_Processed):
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` (images, channels, height, width)."""
         return {"pixel_values": self._pixels_of(self._process(images))}
-
-    def batch(self, rows: Sequence[Media]) -> Media:
-        return self._finish(joined(rows))
 
 
 LLAVA_TEMPLATE = """\
@@ -222,7 +220,7 @@ SelectStrategy = Literal["default", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tower(_Processed):
+class _Tower(ProcessedFamily):
     """The settings of a vision tower that both families have."""
 
     image_processor: Any
@@ -326,13 +324,14 @@ class LlavaNext(_Tower):
             "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
         }
 
-    def batch(self, rows: Sequence[Media]) -> Media:
-        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`."""
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`;
+        and `num_tiles`, which the model does not take."""
         media = joined(rows)
         if not media:
             return {}
         tiles = torch.split(media["pixel_values"], media["num_tiles"].tolist())
-        return {"pixel_values": self._padded(tiles), "image_sizes": media["image_sizes"]}
+        return self._with_table(media | {"pixel_values": pad_sequence(list(tiles), batch_first=True)})
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of the grid for an image."""
@@ -371,7 +370,7 @@ _LARGEST = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Idefics3(_Processed):
+class Idefics3(ProcessedFamily):
     """`image_processor` is that of Idefics3 or SmolVLM; a tile takes `image_seq_len` tokens, which is (tile size /
     patch size / scale factor)².
 
@@ -437,17 +436,14 @@ class Idefics3(_Processed):
         mask = torch.as_tensor(made["pixel_attention_mask"])[0]
         return {"pixel_values": self._pixels_of(made)[0], "pixel_attention_mask": mask}
 
-    def batch(self, rows: Sequence[Media]) -> Media:
+    def collected(self, rows: Sequence[Media]) -> Media:
         """`pixel_values` (rows, most tiles, channels, height, width) and their mask, with zeros for missing tiles."""
         some = next((row for row in rows if row), None)
         if some is None:
             return {}
         filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
-        masks = pad_sequence([row["pixel_attention_mask"] for row in filled], batch_first=True)
-        pixels = self._padded([row["pixel_values"] for row in filled])
-        if self._table is not None and not bool(masks.all()):
-            pixels.masked_fill_(masks.unsqueeze(2) == 0, 0)
-        return {"pixel_values": pixels, "pixel_attention_mask": masks}
+        padded = {name: pad_sequence([row[name] for row in filled], batch_first=True) for name in some}
+        return self._with_table(padded)
 
     def _grid(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of tiles; (0, 0) if the image is not split."""
@@ -493,7 +489,7 @@ INTERNVL_TEMPLATE = chatml(image=r"<IMG_CONTEXT>\n")
 
 
 @dataclasses.dataclass(frozen=True)
-class InternVL(_Processed):
+class InternVL(ProcessedFamily):
     """`image_processor` is `GotOcr2ImageProcessor`, with its `min_patches` and `max_patches` (tiles of an image); a
     tile takes `image_seq_length` tokens, which is (tile size / patch size)² · scale factor².
 
@@ -537,9 +533,6 @@ class InternVL(_Processed):
         check_tiles("InternVL", len(made["pixel_values"]), expected)
         return {"pixel_values": self._pixels_of(made)}
 
-    def batch(self, rows: Sequence[Media]) -> Media:
-        return self._finish(joined(rows))
-
     def _options(self, detail: int) -> dict[str, Any]:
         most = max(1, int(self.image_processor.max_patches) >> detail)
         least = min(most, int(self.image_processor.min_patches))
@@ -568,7 +561,7 @@ QWEN2_VL_TEMPLATE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Qwen2VL(_Processed):
+class Qwen2VL(ProcessedFamily):
     """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels` (None: the limits of the
     processor), a frame of a video `min_frame_pixels` to `max_frame_pixels` (None: 128 to 768 tokens).
 
@@ -710,14 +703,10 @@ class Qwen2VL(_Processed):
         token = self.factor**2
         return smart_resize(size, self.factor, 4 * token, 16_384 * token, least_side=self.factor)
 
-    def batch(self, rows: Sequence[Media]) -> Media:
-        """`pixel_values` and `pixel_values_videos` float32 (patches, channels · frames of a time step · patch size²),
-        and their grids."""
-        media = joined(rows)
-        for name, copies in (("pixel_values", self.frames_a_step), ("pixel_values_videos", 1)):
-            if self._table is not None and name in media:
-                media[name] = self._table.filled([media[name]], copies).flatten(1)
-        return media
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` and `pixel_values_videos` (patches, channels · frames of a time step · patch size²), and their
+        grids."""
+        return self._with_table(joined(rows), self.frames_a_step)
 
     def _try(self) -> None:
         for resizes in (True, False):

@@ -10,12 +10,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning.fabric.utilities.apply_func import move_data_to_device
 
-from bridge_data.encoders import Idefics3, InternVL, Llava, LlavaNext, Qwen2VL, Qwen3VL
+from bridge_data.encoders import (
+    FamilyConfig,
+    FamilyTaskEncoder,
+    Idefics3,
+    InternVL,
+    Llava,
+    LlavaNext,
+    Qwen2VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
+    VideoConversationSample,
+    VideoSampling,
+)
 from bridge_data.encoders.families import same_media
+from bridge_data.encoders.pixel_table import TABLE
 from bridge_data.encoders.sequences import Media
-from bridge_data.errors import FatalSampleError
-from tests.encoders.parts import picture
+from bridge_data.errors import ConfigError, FatalSampleError
+from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, make_tokenizer, picture
+from tests.encoders.qwen_parts import frames, make_family, qwen_tokenizer
 from tests.later import hf
 from tests.tiny_models.parts import PATCH, tiny_image_processor
 
@@ -130,3 +145,78 @@ def test_settings_that_change_later_are_an_error(kind: str) -> None:
     family.image_processor.image_mean = [0.0, 0.0, 0.0]
     with pytest.raises(FatalSampleError, match=r"its settings .* were .* when the encoder was made; set them before"):
         family.pixels([picture((40, 61))], 0)
+
+
+# Bytes until the batch is moved
+
+TYPES = ("float32", "bfloat16", "uint8")
+
+
+def batches_of(make: Any, samples: list[Any], **options: Any) -> list[Any]:
+    """A batch of the samples for each type of pixels."""
+    made = []
+    for name in TYPES:
+        encoder = make(FamilyConfig(pixels=name, **options))
+        made.append(encoder.batch([encode(encoder, sample) for sample in samples]))
+    return made
+
+
+def assert_same_pixels(whole: Any, half: Any, raw: Any) -> None:
+    """The same, rounded, and looked up: where the batch is moved, or its inputs are asked for."""
+    names = [name for name in ("pixel_values", "pixel_values_videos") if name in whole.media]
+    assert names
+    for name in names:
+        assert raw.media[name].dtype == torch.uint8
+        assert torch.equal(half.media[name], whole.media[name].to(torch.bfloat16))
+    moved = move_data_to_device(raw, torch.device("cpu"))  # as Lightning moves batches
+    assert same_media(moved.media, whole.media) and type(moved) is type(whole)
+    inputs = [{name: torch.as_tensor(value) for name, value in one.model_inputs().items()} for one in (raw, whole)]
+    assert_equal(*inputs)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_batches_of_bytes_become_those_of_floats(name: str, pack: bool) -> None:
+    family = CASES[name].make()
+    tokenizer = make_tokenizer(begin=CASES[name].begin, template=family.chat_template)
+    samples = [draw_talk(seed).sample for seed in range(6)]
+    samples.sort(key=lambda sample: len(sample.images))  # one without images comes first
+
+    def make(config: FamilyConfig) -> Any:
+        return FamilyTaskEncoder(tokenizer, family, config, seq_length=1 << 14)
+
+    assert_same_pixels(*batches_of(make, samples, pack_in_batch=pack))
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_images_and_videos_of_qwen(name: str) -> None:
+    said = [{"role": "user", "content": "<video><image> what"}, {"role": "assistant", "content": "this"}]
+    images = [picture((64, 40), 5)]
+    sample = VideoConversationSample(__key__="v", messages=said, images=images, videos=[frames(5, (48, 32), 1)])
+
+    def make(config: FamilyConfig) -> Any:
+        sampling = VideoSampling(fps=None)
+        return QwenVLTaskEncoder(qwen_tokenizer(name), make_family(name), config, seq_length=4096, sampling=sampling)
+
+    assert_same_pixels(*batches_of(make, [sample, sample]))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_how_many_bytes_a_batch_has(kind: str) -> None:
+    family = family_of(kind)
+    rows = [family.pixels([picture((64, 64), seed)], 0) for seed in range(3)]
+    raw, whole = family.collected(rows), family.batch(rows)
+    copies = family.frames_a_step if kind.startswith("qwen") else 1
+    assert raw["pixel_values"].nbytes * 4 * copies == whole["pixel_values"].nbytes
+    assert raw[TABLE].nbytes == 3 * copies * 256 * 4
+
+
+def test_where_bytes_cannot_be_looked_up_they_are_refused() -> None:
+    tokenizer = make_tokenizer(template=None)
+    own = FAMILIES["llava"](of_its_own("llava", "of all pixels"))
+    with pytest.raises(ConfigError, match=r"pixels='uint8'\): Llava makes no bytes: its image processor computes"):
+        FamilyTaskEncoder(tokenizer, own, FamilyConfig(pixels="uint8"))
+    with pytest.raises(ConfigError, match=r'pixels="uint8", layout="bridge"\): the step of Bridge moves a batch'):
+        FamilyConfig(pixels="uint8", layout="bridge")
+    with pytest.raises(ConfigError, match=r"pixels='float16'.*expected one of 'float32', 'bfloat16', 'uint8'"):
+        FamilyConfig(pixels="float16")  # type: ignore[arg-type]

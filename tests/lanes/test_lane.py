@@ -20,8 +20,7 @@ from bridge_data import (
     get_savable_loader,
     merge_states,
 )
-from bridge_data.lanes.lane import Lane, tokens_of
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Lane, Produced, tokens_of
 from tests.prepared import train_dataset
 from tests.properties.jobs import Encoder, GroupingEncoder
 

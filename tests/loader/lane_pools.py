@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.loader.lane_pool import InProcessPool, Interrupted, LanePool
 from bridge_data.loader.loader import Position, open_pool
 from bridge_data.order.step_skips import SkippedRange, StepSkips

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.maker import MakerWrapper
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
+from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,

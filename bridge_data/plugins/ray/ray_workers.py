@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.extensions import needed_package
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import error_of
