@@ -60,7 +60,7 @@ MAX_STEPS = 20_000
 MAX_PROCESSES = 3
 """Workers of all ranks together."""
 
-EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "24"))
 LENGTH = 8 if "BRIDGE_DATA_EXAMPLES" not in os.environ else 14
 
 Key = tuple[int, int, int]

@@ -39,6 +39,7 @@ from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun, setting
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
+from tests.properties.machine import EXAMPLES
 
 SIZES = {"a": 600, "b": 150, "c": 90}
 
@@ -121,7 +122,7 @@ def test_every_number_of_ranks_and_workers_has_one_order(folder: Path) -> None:
         assert [key for batch in batches for unit in batch for key in unit] == expected[:160]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=max(3, EXAMPLES // 100), deadline=None)
 @given(
     assigns=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 30)), min_size=1, max_size=4),
     packing=st.none() | st.just(20),
