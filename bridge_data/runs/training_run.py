@@ -290,8 +290,8 @@ def _of_states(data: DataConfig, states: Sequence[Checkpoint]) -> DataConfig:
     if num_per_step is None and "global_batch_size" not in data.options and any(one.step for one in states):
         known = dict.fromkeys(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
         raise ConfigError(
-            f"the states do not say for sure how many micro-batches a step has ({', '.join(known)} micro-batches): give "
-            f"the config of the run, or global_batch_size=..., the samples of a step (of {run['batch_size'] or 1} a "
+            f"the states do not say for sure how many micro-batches a step has ({', '.join(known)} micro-batches): "
+            f"give the config of the run, or global_batch_size=..., the samples of a step (of {run['batch_size'] or 1} a "
             "micro-batch)"
         )
     found = settings_of_state(newest.state)
