@@ -78,6 +78,12 @@ class PassLength:
         return total if limit is None else min(total, limit)
 
     @property
+    def num_in_pass(self) -> int:
+        """As `num_micro_batches`, with the smaller ones in which the lanes of data that end do so."""
+        of_lanes = self._batches_of_lanes(self._config.num_lanes, self._batching.max_micro_batches)
+        return self.num_micro_batches if of_lanes is None else int(of_lanes.sum())
+
+    @property
     def has_length(self) -> bool:
         """Whether the number of batches in a pass is known before: not with packs, generators or groups."""
         return bool(self._longest) or (self._is_plain and not (self._ends and self._is_longer))

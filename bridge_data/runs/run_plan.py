@@ -532,11 +532,13 @@ class Planner:
         """What is known of the run without a cost index: the samples, if hooks skip none and make one of each."""
         data = self.dataset
         passes = passes_of(data.plan)
-        most = self._schedule.step_after(sum(passes)) if data.finite and not self._is_open else _MAX_STEPS
+        ends = data.finite and not self._is_open
+        most = self._schedule.step_after(data.passes.num_in_pass * self._size) if ends else _MAX_STEPS
 
         def totals(steps: int) -> Totals:
             units, drawn = self._units_of(steps), None
-            if data.finite and not self._is_open:
+            if ends:
+                units = min(units, sum(passes))  # lanes end with smaller micro-batches
                 drawn = np.array([round(Fraction(units, sum(passes)) * count) for count in passes])
             elif not self._is_open:
                 drawn = drawn_by_blend(data, units, data.worker_config.num_lanes)

@@ -241,6 +241,18 @@ def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
         planner.plan(RunLength(tokens=5))
 
 
+def test_lanes_of_data_that_end_do_so_with_smaller_batches(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(56)))
+    prepare_jsonl(tmp_path / "a.jsonl")
+    options: dict[str, Any] = {"worker_config": WorkerConfig(0, 1, 0, num_lanes=8), "batch_size": 4, "repeat": False}
+    dataset = get_train_dataset(
+        tmp_path / "a.jsonl", **options, task_encoder=Plain(), shuffle_buffer_size=9, max_samples_per_sequence=9
+    )
+    batches = [len(batch.__key__) for batch in get_loader(dataset)]
+    plan = Planner(dataset, BatchSchedule(4, 4), num_ranks=1).plan()
+    assert (plan.run.steps, plan.run.samples) == (len(batches), sum(batches)) == (16, 56)
+
+
 def test_of_packs_made_while_reading_only_steps_are_known(data: Path) -> None:
     planner = planner_of(data, PackedWords(), packing_buffer_size=40)
     plan = planner.plan(RunLength(steps=7))
