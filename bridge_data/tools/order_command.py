@@ -12,6 +12,7 @@ import click
 from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
+    STEPS_MAX,
     echo_json,
     json_option,
     note,
@@ -118,7 +119,7 @@ def steps_of(text: str) -> range:
 
 @click.command()
 @run_arguments
-@click.option("--step", type=click.IntRange(min=0), help="Show the samples of the global batch of this step.")
+@click.option("--step", type=click.IntRange(0, STEPS_MAX), help="Show the samples of the global batch of this step.")
 @click.option("--key", help="Show the steps of the sample KEY, or SHARD:KEY.")
 @click.option("--index", type=click.IntRange(min=0), help="The number of the sample in --source, instead of --key.")
 @click.option("--source", default="", help="The source of the sample, by name or number.")
