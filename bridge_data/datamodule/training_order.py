@@ -33,7 +33,7 @@ def training_order(
         ConfigError: if the data cannot be opened, or the steps to skip do not fit the sizes of steps.
     """
     dataset = training_data(path, options.data, worker_config, task_encoder)
-    dataset.skips = schedule.skips(options.trainer.skip_steps)
+    dataset = dataset.changed(skips=schedule.skips(options.trainer.skip_steps))
     if not options.assigns_packs:
         return dataset
     assigned = _STEP_ASSIGNMENT.get(needed_by=f"balance={options.trainer.balance!r}")

@@ -5,14 +5,17 @@ what the source's own sample loader returns. Only parts that are needed are read
 data and the index alone. Raises a `SampleError` that names the sample, the part and the field.
 
 Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
-field (`field_types`), unless the user decodes its part. The caller, which knows epoch and part, sets
+field (`field_types`), unless the user decodes its part.
+
+`read`, then `build`, work for each sample. Two shorter ways make the same of most: `load` of one whose fields are whole
+parts, and `take_held` of many that are text and in memory. Only the latter, which knows id and epoch of each, sets
 `__restore_key__`.
 """
 
 import abc
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
@@ -33,6 +36,8 @@ class SourceReader(abc.ABC):
 
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+    has_whole_parts = False
+    """Whether each field is one whole part, so that `load` is faster than `read` and `build`."""
     is_ours_alone = False
     """Whether our own code makes samples from whole parts: no maker, cooker or handler has seen the decoded data."""
 
@@ -45,7 +50,7 @@ class SourceReader(abc.ABC):
         return self._source.records.reader()
 
     def load(self, index: int) -> Sample | CrudeSample:
-        """Read and build sample `index`."""
+        """Read and build sample `index`; see `build` for what it raises."""
         return self.build(self.read(index), index)
 
     def read(self, index: int) -> RawSample:
@@ -73,13 +78,6 @@ class SourceReader(abc.ABC):
             SampleError: if it cannot be decoded, or a field is missing or has a value of another type than declared.
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
-
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
-        """Read and build many samples, in order; None if that is not faster than one by one.
-
-        It ends at the first sample that fails, with that sample's exception, and takes no further index.
-        """
-        return None
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
         """Samples already in memory, in open blocks, that need no decoding except of text; None for all others, and for
@@ -144,38 +142,30 @@ class SingleSourceReader(SourceReader):
             self._other_names = other_names(self._handlers)
             self._whole_parts = self._fields_of_whole_parts()
             self.is_plain = all(map(is_plain, self._handlers.values()))
-            self.is_ours_alone = bool(self._whole_parts) and (decoder is None or decoder.is_ours_alone)
+            self.has_whole_parts = bool(self._whole_parts)
+            self.is_ours_alone = self.has_whole_parts and (decoder is None or decoder.is_ours_alone)
 
-    def stream(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample] | None:
-        return self._streamed(indices) if self._whole_parts else None
-
-    def _streamed(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
-        # Inlined `read` and `build`: for small samples, function calls take most of the time.
-        read = self.read
-        whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
-        num_whole = len(whole)
-        for index in indices:
-            raw = read(index)
-            parts, shard, key = raw.parts, raw.shard_name, raw.key
-            if len(parts) != num_whole or type(raw) is not RawSample:
-                yield self.build(raw, index)
-                continue
-            fields = {}
-            try:
-                for field, part, decode in whole:
-                    fields[field] = decode(parts[part])
-            except KeyError:  # a part has another name that means the same
-                yield self.build(raw, index)
-                continue
-            if IMAGE_WARNINGS:
-                log_image_warnings(raw.full_key)
-            files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
-            source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
-            name = key if bare else f"{shard}/{key}"
-            yield make(__key__=name, __subflavors__=subflavors, __sources__=(source,), **fields)
+    def load(self, index: int) -> Sample | CrudeSample:
+        # `build` without its loops: for small samples, function calls take most of the time.
+        raw, whole = self.read(index), self._whole_parts
+        parts, shard, key, num_whole = raw.parts, raw.shard_name, raw.key, len(whole)
+        if len(parts) != num_whole or type(raw) is not RawSample:
+            return self.build(raw, index)
+        fields = {}
+        try:
+            for field, part, decode in whole:
+                fields[field] = decode(parts[part])
+        except KeyError:  # a part has another name that means the same
+            return self.build(raw, index)
+        if IMAGE_WARNINGS:
+            log_image_warnings(raw.full_key)
+        files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
+        source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
+        name = key if self._bare_keys else f"{shard}/{key}"
+        return self._class(__key__=name, __subflavors__=self._subflavors, __sources__=(source,), **fields)
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        # `_streamed` without a `RawSample`: for small samples, objects and function calls take most of the time.
+        # `load` without a `RawSample`: for small samples, objects and function calls take most of the time.
         if self._blocks is None or not self.is_plain or not self._whole_parts:
             return []
         reader, blocks = self._reader, self._blocks.held

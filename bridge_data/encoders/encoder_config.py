@@ -43,6 +43,7 @@ Policy: TypeAlias = Literal["skip", "error"]
 KeepPolicy: TypeAlias = Literal["skip", "error", "keep"]
 Layout: TypeAlias = Literal["native", "bridge"]
 OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
+PixelType: TypeAlias = Literal["float32", "bfloat16", "uint8"]
 TurnsPolicy: TypeAlias = Literal["truncate", "split", "skip", "error"]
 
 
@@ -248,7 +249,9 @@ class FamilyConfig(ConversationConfig):
 
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
     work for any of them; a line break next to it is dropped if the chat template writes its own. `packer` and
-    `carry_over` are those of `Packing`, used with a `packing_buffer_size`.
+    `carry_over` are those of `Packing`, used with a `packing_buffer_size`. Pixel values of batches are "float32";
+    "bfloat16", half the memory; or "uint8", a quarter (of Qwen-VL's images an eighth), until the batch is moved by its
+    `to`: then they are float32, looked up on that device.
 
     >>> FamilyConfig(images=ImageLimits(max_image_tokens=4096), policies=SamplePolicies(overlong="skip")).placeholder
     '<image>'
@@ -261,13 +264,20 @@ class FamilyConfig(ConversationConfig):
     image_placeholder: str = "<image>"
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
-    NOT_COSTS: ClassVar = (*ConversationConfig.NOT_COSTS, "packer", "carry_over")
+    pixels: PixelType = "float32"
+    NOT_COSTS: ClassVar = (*ConversationConfig.NOT_COSTS, "packer", "carry_over", "pixels")
     """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         if not self.image_placeholder:
             raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
+        check_choice(self, "pixels", PixelType)
+        if self.pixels == "uint8" and self.layout == "bridge":
+            raise ConfigError(
+                'FamilyConfig(pixels="uint8", layout="bridge"): the step of Bridge moves a batch by itself, and would '
+                'hand bytes to the model; use pixels="bfloat16"'
+            )
 
     @property
     def placeholder(self) -> str:

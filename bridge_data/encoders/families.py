@@ -20,11 +20,12 @@ Source: H. Liu et al., LLaVA-NeXT (2024); H. Laurençon et al., Building and bet
 choice of grids are those of transformers.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
+from bridge_data.encoders.pixel_table import TABLE, PixelTable, check_settings, looked_up, processed, table_of
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
@@ -41,9 +43,9 @@ from bridge_data.encoders.visuals import (
     Size,
     VideoFrames,
     VideoSampling,
-    blank_images,
     edge_of,
     fitting,
+    probes,
     smart_resize,
 )
 from bridge_data.errors import ConfigError, FatalSampleError
@@ -75,11 +77,11 @@ class VisionFamily(Protocol):
         """The text of an image of that size."""
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """The images of a sample (at least one), as the model takes them."""
+        """The images of a sample (at least one), resized and cut."""
 
     def batch(self, rows: Sequence[Media]) -> Media:
-        """The media of a batch from those of its rows, some of which may be empty: in the layout of the processor of
-        transformers."""
+        """The media of a batch, as the model takes them, from those of its rows, some of which may be empty: the values
+        and the layout of the processor of transformers."""
 
 
 def check_family(owner: str, family: Any, kind: type[Any], expected: str) -> None:
@@ -103,18 +105,79 @@ def check_tiles(family: str, got: int | Sequence[Any], expected: int | Sequence[
         )
 
 
-def _open_processor(family: Any) -> None:
-    """Open the image processor of a family that is given as its folder or hub id."""
-    object.__setattr__(family, "image_processor", open_image_processor(family.image_processor))
+class ProcessedFamily:
+    """The shared part of each family with an image processor.
+
+    `pixel_values` of samples are uint8, and those of batches float32, by the table of the processor, if a trial shows
+    that they are bit by bit the processor's own; else, all are float32, of the processor.
+    """
+
+    image_processor: Any
+    _table: ClassVar[PixelTable | None] = None
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        raise NotImplementedError
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether pixel values are bytes until they are looked up."""
+        return self._table is not None
+
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """The media of a batch from those of its rows, whose pixel values are not looked up: `looked_up` does that, on
+        any device."""
+        return self._with_table(joined(rows))
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """The media of a batch, in the layout of the processor of transformers."""
+        return looked_up(self.collected(rows), self._table)
+
+    def _open_processor(self) -> None:
+        """Open the image processor, if its folder or hub id was given."""
+        object.__setattr__(self, "image_processor", open_image_processor(self.image_processor))
+
+    def _try(self) -> None:
+        """Try the image processor, and its table."""
+        expected = self._made_of_probes(None)
+        table = table_of(self.image_processor)
+        with contextlib.suppress(Exception):
+            if table is not None and same_media(self._made_of_probes(table), expected):
+                return
+        object.__setattr__(self, "_table", None)
+
+    def _made_of_probes(self, table: PixelTable | None) -> Media:
+        object.__setattr__(self, "_table", table)
+        return self.batch([self.pixels(probes(), 0)])
+
+    def _process(self, images: Sequence[Any], **options: Any) -> Any:
+        return processed(self.image_processor, images, self._table, **options)
+
+    def _pixels_of(self, made: Any) -> Tensor:
+        """The `pixel_values` of what was processed; some processors hand out bytes as floats."""
+        pixels = torch.as_tensor(made["pixel_values"])
+        return pixels if self._table is None else pixels.to(torch.uint8)
+
+    def _with_table(self, media: Media, copies: int = 1) -> Media:
+        """Media with the table of their pixel values, of each of which the model takes so many copies."""
+        if self._table is None or not media:
+            return media
+        return media | {TABLE: torch.from_numpy(self._table.values)[:, None].repeat(1, copies, 1)}
+
+
+def same_media(some: Media, others: Media) -> bool:
+    """Whether media are the same, bit by bit."""
+    if some.keys() != others.keys():
+        return False
+    pairs = [(value, others[name]) for name, value in some.items()]
+    return all(one.dtype == other.dtype and torch.equal(one, other) for one, other in pairs)
 
 
 # Images of one size, and LLaVA
 
 
-class FixedSizeFamily:
+class FixedSizeFamily(ProcessedFamily):
     """The shared part of each `VisionFamily` with images of one size, and so one number of tokens."""
 
-    image_processor: Any
     image_token: str
     num_tokens: int
 
@@ -128,12 +191,8 @@ class FixedSizeFamily:
         return [(self.image_token, self.num_tokens)]
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` float32 (images, channels, height, width)."""
-        made = self.image_processor(images=list(images), return_tensors="pt")
-        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
-
-    def batch(self, rows: Sequence[Media]) -> Media:
-        return joined(rows)
+        """`pixel_values` (images, channels, height, width)."""
+        return {"pixel_values": self._pixels_of(self._process(images))}
 
 
 LLAVA_TEMPLATE = """\
@@ -161,7 +220,7 @@ SelectStrategy = Literal["default", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tower:
+class _Tower(ProcessedFamily):
     """The settings of a vision tower that both families have."""
 
     image_processor: Any
@@ -172,7 +231,7 @@ class _Tower:
     chat_template: str | None = LLAVA_TEMPLATE
 
     def __post_init__(self) -> None:
-        _open_processor(self)
+        self._open_processor()
         check_at_least(self, 1, "patch_size")
         check_choice(self, "vision_feature_select_strategy", SelectStrategy)
 
@@ -192,6 +251,7 @@ class Llava(_Tower, FixedSizeFamily):
         _, height, width = Images(self.image_processor, "Llava").shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
         object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
+        self._try()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +270,7 @@ class LlavaNext(_Tower):
             tile, grids = self._tile, self.image_processor.image_grid_pinpoints
             if not tile or any(side % tile for grid in grids for side in grid):
                 raise ConfigError(f"its grids {grids} are not made of tiles of crop_size={tile} pixels")
-            self.pixels(blank_images(), 0)
+            self._try()
 
     @functools.cached_property
     def _tile(self) -> int:
@@ -251,11 +311,11 @@ class LlavaNext(_Tower):
         return 1 + rows * columns
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
-        (images,) and (images, 2)."""
+        """`pixel_values` (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64 (images,)
+        and (images, 2)."""
         options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
-        made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
-        tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
+        made = [self._process([image], **options) for image in images]
+        tiles = [self._pixels_of(one)[0] for one in made]
         for image, its_tiles in zip(images, tiles, strict=True):
             check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
         return {
@@ -264,14 +324,14 @@ class LlavaNext(_Tower):
             "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
         }
 
-    def batch(self, rows: Sequence[Media]) -> Media:
-        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`."""
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`;
+        and `num_tiles`, which the model does not take."""
         media = joined(rows)
         if not media:
             return {}
-        counts = media["num_tiles"]
-        pixels = pad_sequence(list(torch.split(media["pixel_values"], counts.tolist())), batch_first=True)
-        return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
+        tiles = torch.split(media["pixel_values"], media["num_tiles"].tolist())
+        return self._with_table(media | {"pixel_values": pad_sequence(list(tiles), batch_first=True)})
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of the grid for an image."""
@@ -310,7 +370,7 @@ _LARGEST = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Idefics3:
+class Idefics3(ProcessedFamily):
     """`image_processor` is that of Idefics3 or SmolVLM; a tile takes `image_seq_len` tokens, which is (tile size /
     patch size / scale factor)².
 
@@ -328,12 +388,12 @@ class Idefics3:
     chat_template: str | None = IDEFICS3_TEMPLATE
 
     def __post_init__(self) -> None:
-        _open_processor(self)
+        self._open_processor()
         check_at_least(self, 1, "image_seq_len")
         with fitting("Idefics3", self.image_processor, "an Idefics3ImageProcessor or SmolVLMImageProcessor"):
             if not self._tile or not self._edges[0]:
                 raise ConfigError('it has no size={"longest_edge": ...} and max_image_size={"longest_edge": ...}')
-            self.pixels(blank_images(), 0)
+            self._try()
 
     @functools.cached_property
     def _tile(self) -> int:
@@ -368,22 +428,22 @@ class Idefics3:
         return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` float32 (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height,
-        width) of all images."""
-        size = {"longest_edge": self._edges[detail]}
-        made = self.image_processor(images=[list(images)], size=size, return_row_col_info=True, return_tensors="pt")
+        """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width)."""
+        made = self._process([list(images)], size={"longest_edge": self._edges[detail]}, return_row_col_info=True)
         grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
         expected = [self._grid((image.height, image.width), detail) for image in images]
         check_tiles("Idefics3", grids, expected)
-        return {name: torch.as_tensor(made[name])[0] for name in ("pixel_values", "pixel_attention_mask")}
+        mask = torch.as_tensor(made["pixel_attention_mask"])[0]
+        return {"pixel_values": self._pixels_of(made)[0], "pixel_attention_mask": mask}
 
-    def batch(self, rows: Sequence[Media]) -> Media:
+    def collected(self, rows: Sequence[Media]) -> Media:
         """`pixel_values` (rows, most tiles, channels, height, width) and their mask, with zeros for missing tiles."""
         some = next((row for row in rows if row), None)
         if some is None:
             return {}
         filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
-        return {name: pad_sequence([row[name] for row in filled], batch_first=True) for name in some}
+        padded = {name: pad_sequence([row[name] for row in filled], batch_first=True) for name in some}
+        return self._with_table(padded)
 
     def _grid(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of tiles; (0, 0) if the image is not split."""
@@ -429,7 +489,7 @@ INTERNVL_TEMPLATE = chatml(image=r"<IMG_CONTEXT>\n")
 
 
 @dataclasses.dataclass(frozen=True)
-class InternVL:
+class InternVL(ProcessedFamily):
     """`image_processor` is `GotOcr2ImageProcessor`, with its `min_patches` and `max_patches` (tiles of an image); a
     tile takes `image_seq_length` tokens, which is (tile size / patch size)² · scale factor².
 
@@ -447,10 +507,10 @@ class InternVL:
     chat_template: str | None = INTERNVL_TEMPLATE
 
     def __post_init__(self) -> None:
-        _open_processor(self)
+        self._open_processor()
         check_at_least(self, 1, "image_seq_length")
         with fitting("InternVL", self.image_processor, "a GotOcr2ImageProcessor, which is InternVL's"):
-            self.pixels(blank_images(), 0)
+            self._try()
 
     @property
     def num_details(self) -> int:
@@ -467,14 +527,11 @@ class InternVL:
         return int(self.image_processor.get_number_of_image_patches(*size, self._options(detail)))
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` float32 (tiles, channels, height, width) of all images."""
-        made = self.image_processor(images=list(images), return_tensors="pt", **self._options(detail))
+        """`pixel_values` (tiles, channels, height, width) of all images."""
+        made = self._process(images, **self._options(detail))
         expected = sum(self.num_tiles((image.height, image.width), detail) for image in images)
         check_tiles("InternVL", len(made["pixel_values"]), expected)
-        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
-
-    def batch(self, rows: Sequence[Media]) -> Media:
-        return joined(rows)
+        return {"pixel_values": self._pixels_of(made)}
 
     def _options(self, detail: int) -> dict[str, Any]:
         most = max(1, int(self.image_processor.max_patches) >> detail)
@@ -504,7 +561,7 @@ QWEN2_VL_TEMPLATE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Qwen2VL:
+class Qwen2VL(ProcessedFamily):
     """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels` (None: the limits of the
     processor), a frame of a video `min_frame_pixels` to `max_frame_pixels` (None: 128 to 768 tokens).
 
@@ -523,9 +580,11 @@ class Qwen2VL:
     video_token: str = "<|video_pad|>"
     video_placeholder: str = "<video>"
     chat_template: str | None = QWEN2_VL_TEMPLATE
+    _resizes: ClassVar[bool] = False
+    """Whether images are resized by Pillow here, as the processor does, and not by itself, which copies more."""
 
     def __post_init__(self) -> None:
-        _open_processor(self)
+        self._open_processor()
         names = ("patch_size", "merge_size", "temporal_patch_size")
         expected = f"a Qwen2VLImageProcessor, with {', '.join(names)}, and a size of shortest_edge and longest_edge"
         with fitting(type(self).__name__, self.image_processor, expected):
@@ -540,7 +599,7 @@ class Qwen2VL:
                     f"max_{kind}, and that to be at least {token}, the pixels of one token"
                 )
         with fitting(type(self).__name__, self.image_processor, expected):
-            self.pixels(blank_images(), 0)
+            self._try()
 
     @functools.cached_property
     def _limits(self) -> tuple[int, int]:
@@ -591,8 +650,8 @@ class Qwen2VL:
         return smart_resize(size, self.factor, *self._limits_at(own.image_limits(self._limits), detail))
 
     def pixels(self, images: Sequence[Image.Image], detail: int, own: Sequence[VisualSettings] = ()) -> Media:
-        """`pixel_values` float32 (patches, channels · frames · patch size²) of all images, `image_grid_thw` int64
-        (images, 3), in patches. `own` are the settings of each image."""
+        """`pixel_values` of all images, uint8 (patches, channels, patch size²), or those of the batch; `image_grid_thw`
+        int64 (images, 3), in patches. `own` are the settings of each image."""
         if any(settings != NO_SETTINGS for settings in own):
             return joined([self._own_pixels(image, detail, one) for image, one in zip(images, own, strict=True)])
         least, most = self._limits_at(self._limits, detail)
@@ -609,19 +668,52 @@ class Qwen2VL:
 
     def _pixels(self, images: Sequence[Image.Image], limits: tuple[int, int], grids: Sequence[Grid]) -> Media:
         """The pixels of images within `limits`, whose grids in tokens are known."""
-        size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
-        made = self.image_processor(images=list(images), size=size, return_tensors="pt")
         expected = [self.patch_grid(grid) for grid in grids]
+        if self._table is not None and self._resizes:
+            check_settings(self.image_processor, self._table)
+            sizes = [(columns * self.factor, rows * self.factor) for _, rows, columns in grids]
+            resized = [image.resize(size, self._resample) for image, size in zip(images, sizes, strict=True)]
+            patches = torch.cat([self._patches([image], 1) for image in resized])
+            return {"pixel_values": patches, "image_grid_thw": torch.tensor(expected)}
+        size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
+        made = self._process(images, size=size)
         check_tiles(type(self).__name__, [tuple(grid) for grid in made["image_grid_thw"].tolist()], expected)
-        return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
+        pixels = self._pixels_of(made)
+        if self._table is not None:  # the processor repeats each image to fill a time step
+            pixels = pixels.view(len(pixels), 3, self.frames_a_step, -1)[:, :, 0]
+        return {"pixel_values": pixels, "image_grid_thw": torch.as_tensor(made["image_grid_thw"])}
+
+    @property
+    def _resample(self) -> Image.Resampling:
+        return Image.Resampling(int(self.image_processor.resample))
+
+    def _patches(self, frames: Sequence[Image.Image], step: int) -> Tensor:
+        """The patches of frames of one size, each `step` of which are a time step: uint8 (patches, channels, step ·
+        patch size²), those of a token one after the other."""
+        patch, merge = int(self.image_processor.patch_size), int(self.image_processor.merge_size)
+        pixels = np.stack([np.asarray(frame) for frame in frames])
+        _, height, width, channels = pixels.shape
+        high, wide = height // self.factor, width // self.factor
+        parts = pixels.reshape(-1, step, high, merge, patch, wide, merge, patch, channels)
+        ordered = np.ascontiguousarray(parts.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7))
+        return torch.from_numpy(ordered.reshape(-1, channels, step * patch * patch))
 
     def _exact(self, size: Size) -> Size:
         """A size that a sample says, in whole tokens, of which an image or frame has 4 to 16,384."""
         token = self.factor**2
         return smart_resize(size, self.factor, 4 * token, 16_384 * token, least_side=self.factor)
 
-    def batch(self, rows: Sequence[Media]) -> Media:
-        return joined(rows)
+    def collected(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` and `pixel_values_videos` (patches, channels · frames of a time step · patch size²), and their
+        grids."""
+        return self._with_table(joined(rows), self.frames_a_step)
+
+    def _try(self) -> None:
+        for resizes in (True, False):
+            object.__setattr__(self, "_resizes", resizes)
+            super()._try()
+            if self._table is not None:
+                return
 
     # Videos
 
@@ -653,8 +745,7 @@ class Qwen2VL:
         return smart_resize(video.size, self.factor, *video.own.frame_limits(limits, len(video.frames)))
 
     def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
-        """`pixel_values_videos` float32 (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in
-        patches."""
+        """`pixel_values_videos` (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in patches."""
         patches = [self._video_patches(video, detail) for video in videos]
         grids = [self.patch_grid(self.video_grid(video, detail)) for video in videos]
         return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
@@ -677,10 +768,12 @@ class Qwen2VL:
         return least, max(least, self.factor**2, most >> detail)
 
     def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
-        """The image processor repeats each image to fill a time step; keep one copy of each frame."""
-        resample = Image.Resampling(int(self.image_processor.resample))
-        frames = video.resized(self.frame_size(video, detail), resample)
+        frames = video.resized(self.frame_size(video, detail), self._resample)
         frames += frames[-1:] * (-len(frames) % self.frames_a_step)
+        if self._table is not None:
+            check_settings(self.image_processor, self._table)
+            return self._patches(frames, self.frames_a_step)
+        # The image processor repeats each image to fill a time step; keep one copy of each frame.
         made = self.image_processor(images=frames, do_resize=False, return_tensors="pt")["pixel_values"]
         channels = made.shape[1] // (self.frames_a_step * int(self.image_processor.patch_size) ** 2)
         steps = torch.as_tensor(made).view(

@@ -9,8 +9,9 @@ processor of transformers is never called, only its parts: the tokenizer and the
 
 import functools
 import itertools
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,9 +36,10 @@ from bridge_data.encoders.conversations import (
     conversation_of,
     cook_conversation,
 )
-from bridge_data.encoders.encoder_config import SEQ_LENGTH, ConversationConfig, FamilyConfig
-from bridge_data.encoders.families import Pieces, VisionFamily, check_family
+from bridge_data.encoders.encoder_config import SEQ_LENGTH, ConversationConfig, FamilyConfig, PixelType
+from bridge_data.encoders.families import Pieces, ProcessedFamily, VisionFamily, check_family
 from bridge_data.encoders.layouts import layout_of
+from bridge_data.encoders.pixel_table import PIXELS
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -69,6 +71,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
     cookers: Sequence[Cooker[Any]] = (Cooker(cook_conversation),)
     config: ConversationConfig
+    _pixel_types: Sequence[str] = ("float32",)
     _pack_pad_id: int | None = 0
     """The token that pads the samples of a pack for Bridge; None: the padding token."""
 
@@ -83,10 +86,15 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 "such as AutoTokenizer.from_pretrained(...)"
             )
         config = config or FamilyConfig()
+        if config.pixels not in self._pixel_types:
+            raise ConfigError(
+                f"FamilyConfig(pixels={config.pixels!r}): {type(self).__name__} makes {', '.join(self._pixel_types)}; "
+                "FamilyTaskEncoder and QwenVLTaskEncoder make all"
+            )
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
-        self._limits, self._pack_in_batch = config.images, config.pack_in_batch
+        self._limits, self._pack_in_batch, self._pixels = config.images, config.pack_in_batch, config.pixels
         self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
         packing = Packing(
             length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
@@ -188,6 +196,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     _images_need = "family, which would say what to do with them; pass one, such as Llava(...)"
     _family_kind: type[Any] = VisionFamily
     _family_expected = "a family such as Llava, LlavaNext, Idefics3 or InternVL"
+    _pixel_types = typing.get_args(PixelType)
     _adds_special_tokens = True
     """Whether the tokenizer adds its special tokens, if the template writes no beginning-of-sequence token."""
 
@@ -203,6 +212,11 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         if family is not None:
             check_family(type(self).__name__, family, self._family_kind, self._family_expected)
         self.family = family
+        if self._pixels == "uint8" and family is not None and not getattr(family, "keeps_bytes", False):
+            raise ConfigError(
+                f"FamilyConfig(pixels='uint8'): {type(family).__name__} makes no bytes: its image processor computes "
+                "more than a value at a time, or it is a class without `collected`; use float32 or bfloat16"
+            )
         self._image_id = -1 if family is None else only_token(self.tokenizer, family.image_token)
         self._piece_ids: dict[str, list[int]] = {}
         self.splits_samples = self.config.policies.overlong == "split"
@@ -274,7 +288,14 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
     def batch_media(self, rows: list[Media]) -> Media:
         """The media of a batch, in the family's layout."""
-        return {} if self.family is None else self.family.batch(rows)
+        if self.family is None:
+            return {}
+        if self._pixels == "uint8":
+            return cast(ProcessedFamily, self.family).collected(rows)
+        media = self.family.batch(rows)
+        if self._pixels == "bfloat16":
+            media |= {name: media[name].to(torch.bfloat16) for name in PIXELS if name in media}
+        return media
 
     def _check_template(self) -> None:
         """Find a missing chat template now, rather than in a worker."""

@@ -11,13 +11,14 @@ conversations, padded on the right, with labels.
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import IGNORED, TurnsPolicy, note_overlong
+from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -70,8 +71,9 @@ class SequenceSample(Sample):
 class FamilySample(SequenceSample):
     """A sequence and its images, as a model family takes them.
 
-    `media` are tensors with the items of all images along dimension 0; without images there are none. `aligned` are
-    int64 (S,), one number for each token, for models that take more than tokens.
+    `media` are tensors with the items of all images along dimension 0; without images there are none. Pixel values of
+    the families here are uint8 until a batch is made. `aligned` are int64 (S,), one number for each token, for models
+    that take more than tokens.
     """
 
     media: Media
@@ -118,10 +120,18 @@ class ImageTextBatch(SequenceBatch):
 
 @edataclass
 class FamilyBatch(SequenceBatch):
-    """A batch of `FamilySample`, with `media` as the model takes them."""
+    """A batch of `FamilySample`, with `media` as the model takes them. With `FamilyConfig(pixels="uint8")`, pixel
+    values are bytes, with the table of their values, until the batch is moved.
+    """
 
     media: Media
     aligned: dict[str, Tensor]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """A copy with all tensors on `device`, where pixel values that are bytes become float32."""
+        moved = SequenceBatch.to(self, device, non_blocking)
+        moved.media = looked_up(moved.media)
+        return moved
 
     def model_inputs(self, ignored: int = IGNORED) -> dict[str, Any]:
         """Keyword arguments of the `forward` of a model of transformers: `input_ids`, `labels` (not shifted: the model
@@ -133,7 +143,7 @@ class FamilyBatch(SequenceBatch):
         labels = torch.full_like(self.tokens, ignored)
         learnt = torch.where(self.loss_mask > 0, self.labels, ignored)
         labels[:, 1:] = learnt[:, :-1]
-        inputs: dict[str, Any] = {"input_ids": self.tokens, "labels": labels, **self.media, **self.aligned}
+        inputs: dict[str, Any] = {"input_ids": self.tokens, "labels": labels, **looked_up(self.media), **self.aligned}
         if self.is_packed:
             return inputs | {"position_ids": self.position_ids, "use_cache": False}
         positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)

@@ -58,12 +58,13 @@ _MADE_FOR = {
 """The family that takes an image processor, by how the name of its class begins."""
 
 _PROBES = ((48, 64), (96, 32))
-"""Sizes of the blank images with which a processor is tried."""
+"""(height, width) of the images with which a processor is tried."""
 
 
-def blank_images() -> list[Image.Image]:
-    """Two images of different sizes and aspects."""
-    return [Image.new("RGB", size) for size in _PROBES]
+def probes() -> list[Image.Image]:
+    """Two images of noise, of different sizes and aspects."""
+    noise = np.random.default_rng(0)
+    return [Image.fromarray(noise.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in _PROBES]
 
 
 @contextlib.contextmanager
@@ -111,7 +112,7 @@ class Images:
         self._processor = processor
         expected = "one that makes pixel values (1, channels, height, width) of every image, as CLIP's or SigLIP's does"
         with fitting(owner, processor, expected):
-            made = [processor(images=[image], return_tensors="pt")["pixel_values"] for image in blank_images()]
+            made = [processor(images=[image], return_tensors="pt")["pixel_values"] for image in probes()]
             shapes = [tuple(pixels.shape) for pixels in made]
             if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
                 raise ConfigError(f"its pixel values of two images have the shapes {shapes[0]} and {shapes[1]}")

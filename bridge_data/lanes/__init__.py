@@ -3,18 +3,18 @@
 Reads a path or samples in memory, a task encoder, and the options of a run. Returns micro-batches of a lane, each with
 the state after it. A lane knows of no other lane, process or rank: `loader` runs them, and says whose turn it is.
 
-    datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
-    lane_dataset  plan, order and encoder as one object: opens lanes, checks and reshards states; the length of a pass
-    lane          one lane: draws samples, packs them, fills buckets, cuts batches; its state
-    pack_source   which samples share a pack: the online packer, and the seam for others
-    maker         from references to samples: reading, decoding, the hooks of samples; what may wrap that
-    assembly      the samples of a lane in their order, made; what waits, as its state keeps it; units, which are
-                  samples or packs, and what the hooks make of them: packs, groups and batches
-    reading       in which blocks samples are read, and how far ahead
-    produced      what leaves a lane
-    survival      when a source whose samples are all skipped counts as empty
-    restoring     a sample or a batch made again from its `__restore_key__`
-    wrappers      `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
+    datasets        a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
+    lane_dataset    plan, order and encoder as one object: opens lanes, checks and reshards states
+    passes          how many batches a pass has, and with how many each lane ends
+    lane            one lane: draws samples, packs them, fills buckets, cuts batches; what waits in it; its state
+    maker           what is done to samples: reading, decoding, the hooks of samples; packs, groups and batches of them
+    pack_source     which samples share a pack: the online packer, and the seam for others
+    maker_wrappers  what may go around a maker: the seam for samples that are kept, or made ahead or by others
+    reading         in which blocks samples are read, and how far ahead
+    survival        when a source whose samples are all skipped counts as empty
+    restoring       a sample or a batch made again from its `__restore_key__`
+    wrappers        `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 
-Hooks are called in the order that `maker` and `assembly` set; `restoring` follows the same one.
+`lane` alone moves; what `maker` does to a sample depends on the sample alone. Hooks are called in the order that
+`maker` sets; `restoring` follows the same one.
 """

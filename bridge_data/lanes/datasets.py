@@ -16,7 +16,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature, Seam
 from bridge_data.ignored import OF_DATA
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
-from bridge_data.lanes.assembly import Batching
+from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options

@@ -1,47 +1,89 @@
 """A lane: one independent stream of micro-batches, with a cursor of its own.
 
-Reads a cursor (which sample comes next) and the work (what is done to it). Returns micro-batches, each with the lane's
-state after it. Raises what hooks and reads raise, `FatalSampleError` if nothing is left of the data. The stream is a
-function of plan, seed and lane number; a lane set to a saved state continues exactly where it was; a skipped sample
-shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as references, and made
-again after a restore; the members of packs and groups are chosen once, and are the same then.
+Reads a cursor (which sample comes next) and the work (what is done to it). Returns micro-batches (`Produced`), each
+with the lane's state after it. Raises what hooks and reads raise, `FatalSampleError` if nothing is left of the data.
+The stream is a function of plan, seed and lane number; a lane set to a saved state continues exactly where it was; a
+skipped sample shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as
+references, and made again after a restore; the members of packs and groups are chosen once, and are the same then.
 
 A lane makes a micro-batch in four steps: it draws samples (`SampleFeed`), packs them (with packing; a `PackSource`),
 fills a bucket with such units (`_next_bucket`; with groups, one of several: `_next_group`), and collates the bucket
 (`_batches`).
 """
 
+from __future__ import annotations
+
 import collections
-import functools
+import contextlib
+import dataclasses
 import itertools
 import logging
 import math
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from bridge_data.counts import COUNTS, CountValues
-from bridge_data.lanes.assembly import UNREAD, Assembly, Batching, Item, Pack, SampleFeed, Unit
-from bridge_data.lanes.maker import LaneView, MakerWrapper, Trial, Upcoming, wrapped
-from bridge_data.lanes.pack_source import Held, PackSource
-from bridge_data.lanes.produced import Produced
+from bridge_data.counts import COUNTS, NO_COUNTS, CountValues
+from bridge_data.lanes.maker import UNREAD, Item, Maker, Outputs, Pack, Unit, Work, outputs_of
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.cursor import CursorState
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.pending import Drawn, Pending, encoded_item
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState
-from bridge_data.samples.collation import with_tensors
+from bridge_data.samples.collation import current_arena, with_tensors
+from bridge_data.task.hooks import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
-_GROUPED, _PACKS, _BATCHES = "samples or packs to be grouped", "packs", "micro-batches"
+T = TypeVar("T")
+
+_BUFFERS, _PACKS = "packing buffers", "packs"
+_GROUPED, _BATCHES = "samples or packs to be grouped", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
-OpenPacks: TypeAlias = Callable[[SampleFeed], PackSource]
+OpenPacks: TypeAlias = Callable[["SampleFeed"], "PackSource"]
+
+Look: TypeAlias = Callable[[int, int], Sequence[SampleRef]]
+"""`Lane.look`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How samples become micro-batches.
+
+    `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
+    `packing_buffer_size`: how many samples are packed together (None: no packing). `max_micro_batches`: the job ends
+    after this many (None: with its data).
+    """
+
+    batch_size: int | None
+    drop_last: bool = False
+    packing_buffer_size: int | None = None
+    max_micro_batches: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Produced(Generic[T]):
+    """A micro-batch of a lane, the lane's state after it (plain JSON), the samples skipped since the one before, by
+    hook (those cut short or that failed, as `NO_STAGES`), counts, and what extras noted of it, by their names."""
+
+    lane: int
+    batch: T
+    state: LaneState
+    skipped: dict[str, int]
+    counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
+    """The values of a `BatchCounts`."""
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    ready_batches: int = dataclasses.field(default=0, compare=False)
+    """How many batches its worker had ready when the trainer asked for this one, out of at most `ready_slots`; 0 and 0
+    if the trainer made it."""
+    ready_slots: int = dataclasses.field(default=0, compare=False)
 
 
 class Lane:
@@ -49,15 +91,14 @@ class Lane:
 
     It is lane `number` of `num_lanes`. `sources` are, for each source, its label and number of samples; `ahead` gets
     the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are made by the maker of
-    `work` inside the `wrappers`; `trial` makes one for samples that others need, or that are needed later. `extras`
-    leave samples out, note what was made, and save with the lane; None: there are none. The lane ends with its
-    micro-batch number `limit`, of the whole pass.
+    `work`, or by what `wrap` puts around it. `extras` leave samples out, note what was made, and save with the lane;
+    None: there are none. The lane ends with its micro-batch number `limit`, of the whole pass.
     """
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Assembly,
+        work: Work,
         batching: Batching,
         *,
         number: int,
@@ -67,8 +108,7 @@ class Lane:
         ahead: ReadAhead | None = None,
         open_packs: OpenPacks | None = None,
         extras: LaneExtras | None = None,
-        wrappers: Sequence[MakerWrapper] = (),
-        trial: Callable[[Sequence[MakerWrapper]], Trial],
+        wrap: Callable[[Look], Maker] | None = None,
         limit: float = math.inf,
     ) -> None:
         self._extras = extras
@@ -89,16 +129,7 @@ class Lane:
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
         filtering = extras if extras is not None and extras.leave_out else None
-        upcoming = functools.partial(Upcoming, _look_of(self), batching.batch_size or 1, filtering)
-        view = LaneView(
-            number=number,
-            num_lanes=num_lanes,
-            times=work.times,
-            new_upcoming=upcoming,
-            new_trial=trial,
-            maker=work.maker,
-        )
-        maker = wrapped(work.maker, wrappers, view)
+        maker = work.maker if wrap is None else wrap(_look_of(self))
         self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.packs: PackSource | None = None if open_packs is None else open_packs(self.feed)
         if state is not None:
@@ -147,16 +178,14 @@ class Lane:
         slowest = self.work.times.take_slowest()
         return *COUNTS.take(), self._num_samples, tokens, slots, COUNTS.take_others(), slowest
 
+    def take_skipped(self) -> dict[str, int]:
+        """The samples skipped since the last batch, by hook; a call resets them."""
+        return self.work.hooks.take_skipped()
+
     def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
         of = self.feed if self.packs is None else self.packs
-        return of.upcoming(num_units, most)
-
-    def take_skipped(self) -> dict[str, int]:
-        """The samples skipped since the last batch, by hook; a call resets them."""
-        skipped = dict(self.work.hooks.skipped)
-        self.work.hooks.skipped.clear()
-        return skipped
+        return self.feed.without_left_out(of.upcoming(num_units, most))
 
     def _next_batch(self) -> Any:
         if self._micro_batches >= self._limit:
@@ -345,18 +374,253 @@ class Lane:
                 pass
 
 
+@dataclasses.dataclass(slots=True)
+class Held:
+    """What a source has drawn and not handed out: items that wait for a pack, and packs that are chosen. A chosen pack
+    is a list that does not change any more."""
+
+    carried: list[Item] = dataclasses.field(default_factory=list)
+    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
+
+
+class PackSource(Protocol):
+    """The packs of one lane."""
+
+    @property
+    def held(self) -> Held:
+        """What a state keeps as references."""
+
+    def next(self) -> list[Item]:
+        """The members of the next pack.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
+        of it."""
+
+    def state(self) -> Any:
+        """What a state keeps besides, as plain JSON; None if there is nothing."""
+
+    def seek(self, state: Any, held: Held) -> None:
+        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
+
+    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
+        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
+        those of `num_packs`."""
+
+
+class SampleFeed:
+    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
+    together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        work: Work,
+        maker: Maker,
+        survivals: Survivals,
+        *,
+        extras: LaneExtras | None = None,
+        ahead: ReadAhead | None = None,
+        stacks: bool = False,
+    ) -> None:
+        self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
+        self.queue: collections.deque[Item] = collections.deque()
+        """Items that were drawn together with others and come next."""
+        self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
+        self._base: CursorState | None = None
+        """The state of the cursor from which a state counts the draws of items; None: from the current one."""
+        self._carried, self._packs = _WrittenOnce(), _WrittenOnce()
+        self._lookahead = _Lookahead(cursor)
+
+    def next(self, num_missing: int = 1) -> Item:
+        """The next output of a sample; the work on the `num_missing` next ones is started together.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+        while not self.queue:
+            self.draw(num_missing)
+        return self.queue.popleft()
+
+    def draw(self, count: int) -> None:
+        """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
+        work = self.work
+        count = count if self._draws_many else 1
+        if self.ahead is not None:
+            self.ahead.follow(self.cursor, count)
+        drawn = self.cursor.take(count)
+        if self._extras is not None:
+            refs = [ref for _, ref in drawn]
+            if len(kept := self.let_through(refs, survivals=True)) < len(refs):
+                is_kept = {*kept}
+                drawn = [pair for pair in drawn if pair[1] in is_kept]
+        if not drawn:
+            return
+        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
+        arena = current_arena() if self._stacks else None
+        with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
+            began_ns = time.perf_counter_ns()
+            times.num_loaded += len(drawn)
+            many = self._maker.make([ref for _, ref in drawn])
+            if are_made := many.__class__ is list:
+                times.note(drawn[0][1], began_ns)
+            for (draw, ref), sample in zip(drawn, many, strict=True):
+                if not are_made:
+                    began_ns = times.note(ref, began_ns)
+                if sample.__class__ is not Outputs:
+                    item = new(Item)  # not by its constructor, which takes three times as long
+                    item.draw, item.ref, item.output, item.sample = draw, ref, 0, sample
+                    queue.append(item)
+                elif sample:
+                    queue += [Item(draw, ref, output, one) for output, one in sample]
+                else:
+                    self.count_skip(ref[0])
+                    continue
+                num_kept[ref[0]] += 1
+
+    def without_left_out(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """Those of some samples that no extra leaves out."""
+        return refs if self._extras is None else self._extras.filter(refs)
+
+    def let_through(self, refs: Sequence[SampleRef], *, survivals: bool = False) -> Sequence[SampleRef]:
+        """The same; the others are counted as skips, also in the `survivals`."""
+        if self._extras is None:
+            return refs
+        kept = self.without_left_out(refs)
+        for ref, extra in self._extras.left_out(refs) if len(kept) < len(refs) else ():
+            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
+            if survivals:
+                self.count_skip(ref.source)
+        return kept
+
+    def count_skip(self, what: int | str) -> None:
+        """Count a sample of source `what`, or one of `what`, that a hook skipped."""
+        self.survivals[what].count_skip(*self.work.hooks.last_skip)
+
+    def load(self, item: Item) -> dict[int, Any]:
+        """All outputs of the sample of an item, made now, by number."""
+        began_ns, times = time.perf_counter_ns(), self.work.times
+        (made,) = self._maker.make((item.ref,))
+        times.num_loaded += 1
+        times.note(item.ref, began_ns)
+        return dict(outputs_of(made))
+
+    def read(self, item: Item) -> bool:
+        """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
+        if item.sample is not UNREAD:
+            return True
+        skipped = self.work.hooks.skipped
+        num_truncated = skipped[TRUNCATED]
+        outputs = self.load(item)
+        if skipped[TRUNCATED] > num_truncated:
+            skipped[TRUNCATED] = num_truncated  # it was counted before the resume
+        if item.output not in outputs:
+            skipped["restore"] += 1
+            logger.warning("pending sample %s, output %d, was skipped when read again", item.ref, item.output)
+            return False
+        item.sample = outputs[item.output]
+        return True
+
+    def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
+        """As `Work.select`, of items that are read; counted if hooks skip all of them."""
+        packs, left = self.work.select(items, at_end=at_end)
+        if packs:
+            self.survivals.kept[_BUFFERS] += 1
+        else:
+            self.count_skip(_BUFFERS)
+        return packs, left
+
+    def pack(self, items: Sequence[Item]) -> Pack | None:
+        """The pack of some items, which are read first; None if hooks skip all of it."""
+        read = [item for item in items if self.read(item)]
+        return self.work.pack(read) if read else None
+
+    # ----- state ------------------------------------------------------------------------------------------------------
+
+    def count_from_here(self) -> None:
+        """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
+        them. Items of before are named."""
+        self._base, self._carried, self._packs = self.cursor.state(), _WrittenOnce(), _WrittenOnce()
+
+    def resume(self, queue: collections.deque[Item], base: CursorState | None) -> None:
+        """Continue with the `queue` of a state, and count draws from its `base`."""
+        self.queue, self._base, self._carried, self._packs = queue, base, _WrittenOnce(), _WrittenOnce()
+
+    def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
+        """Items as a state keeps them. What waits for many batches is written once."""
+        base = self._base
+        first = self.cursor.num_drawn if base is None else base["draws"]
+        others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
+        encoded = others.encode(first)
+        if pending.carried:
+            encoded["carried"] = self._carried.written(pending.carried, lambda item: encoded_item(item, first))
+        if pending.packs:
+            encoded["packs"] = self._packs.written(
+                [*pending.packs], lambda pack: [encoded_item(item, first) for item in pack]
+            )
+        return encoded if base is None else {**encoded, "base": base}
+
+    # ----- what comes next --------------------------------------------------------------------------------------------
+
+    def upcoming(self, num_items: int, most: int) -> list[SampleRef]:
+        """Up to `most` of the samples that the next `num_items` items beyond those in the queue come from, in order."""
+        return self._lookahead.refs(min(num_items - len(self.queue), most))
+
+
+class _WrittenOnce:
+    """Items or packs that wait, as they were last written: most of them wait for many batches."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Any] = []
+        self._written: list[Any] = []
+
+    def written(self, waiting: list[Any], write: Callable[[Any], Any]) -> list[Any]:
+        """What `write` returns for each; the same list, if the same ones wait as before."""
+        num_gone = len(self._waiting) - len(waiting)
+        if num_gone < 0 or self._waiting[num_gone:] != waiting:
+            known = dict(zip(map(id, self._waiting), self._written, strict=True))
+            self._written = [write(one) if (made := known.get(id(one))) is None else made for one in waiting]
+        elif num_gone:
+            self._written = self._written[num_gone:]
+        else:
+            return self._written
+        self._waiting = [*waiting]
+        return self._written
+
+
+class _Lookahead:
+    """The samples that come after the position of `cursor`: from a second one, which runs ahead of it."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._scout: Cursor | None = None
+        self._found: collections.deque[tuple[int, SampleRef]] = collections.deque()
+        """What the scout has drawn and the cursor has not, with draw numbers."""
+
+    def refs(self, count: int) -> list[SampleRef]:
+        """The next `count` samples; fewer at the end of the data."""
+        found, now = self._found, self._cursor.num_drawn
+        while found and found[0][0] < now:
+            found.popleft()
+        if self._scout is None or self._scout.num_drawn < now:
+            self._scout = self._cursor.copy()
+        if count > len(found):
+            with contextlib.suppress(StopIteration):
+                found += self._scout.take(count - len(found))
+        return [ref for _, ref in itertools.islice(found, max(0, count))]
+
+
 _NOTHING = Held()
 
 
-def _look_of(lane: Lane) -> Callable[[int, int], Sequence[SampleRef]]:
+def _look_of(lane: Lane) -> Look:
     """`Lane.look`, for a wrapper of its maker, which must not keep the lane alive."""
-    of = weakref.ref(lane)
-
-    def look(num_units: int, most: int) -> Sequence[SampleRef]:
-        lane = of()
-        return () if lane is None else lane.look(num_units, most)
-
-    return look
+    of = weakref.WeakMethod(lane.look)
+    return lambda num_units, most: () if (look := of()) is None else look(num_units, most)
 
 
 def _samples_of(units: Sequence[Unit]) -> Ints:

@@ -1,12 +1,17 @@
-"""From references to samples: reading, decoding, and the hooks of samples.
+"""What is done to samples: each is made from its reference, then they are packed, grouped and batched.
 
-A `Maker` gets references of samples and returns what is made of them. `EncodingMaker` is the one that does the work.
-What else a run wants of it (samples that were made before, or by another process; times) wraps a maker: see
-`MakerWrapper`.
+A `Maker` gets references of samples and returns what is made of them. `EncodingMaker` is the one that does the work:
+reading, decoding, and the hooks of samples. What else a run wants of it (samples that were made before, or by another
+process; times) wraps a maker: see `maker_wrappers`. `Work` has the maker of one lane, and calls the hooks that get
+several samples: it says which items share a pack, and returns packed samples, groups and batches.
 
 Whoever makes it, the same reference gives the same sample, on any lane, worker, rank or resume. What is skipped, and
-what was read and decoded, is counted once, where it happens: in the `Hooks` of the lane and in `COUNTS`. Whoever keeps
-a sample, or makes it for another lane, keeps with it what was counted: an `Outcome`.
+what was read and decoded, is counted once, where it happens: in the `Hooks` of the lane and in `COUNTS`.
+
+An `Item` is an output of a sample between its draw and its micro-batch. Without packing it is a unit by itself; with
+packing a unit is a `Pack` of items. Neither needs its payload in memory: after a restore, it is read when it is needed.
+No sample is lost or packed twice; a group has one batch size; random numbers of packs and batches depend on their first
+sample.
 """
 
 import collections
@@ -16,17 +21,16 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from bridge_data.counts import COUNTS, NONE_SLOWEST
 from bridge_data.data import RawSample
 from bridge_data.decode import SourceReader
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.cursor import SampleIds
-from bridge_data.order.extras import LaneExtras
+from bridge_data.running_hook import note_truncation
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.samples.arena import no_arena
 from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.task_encoder import declared
 
@@ -90,11 +94,17 @@ class EncodingMaker:
     ) -> None:
         self.hooks, self.ids, self.watch = hooks, ids, watch
         self._readers, self._cooks, self._singly = readers, cooks, singly
-        self._may_yield = not hooks.has_no_generators  # as far as known before they run
         self._stages, self._limit = _stages(hooks, limit), limit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`. Plain samples that are in memory are made together: they come as a list."""
+        """See `Maker`. A sample is made in one of three ways, which give the same:
+
+        | | of what | without |
+        |---|---|---|
+        | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
+        | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
+        | `_one` | all others; all, if there are hooks of samples, or an observer | |
+        """
         if self._stages or self._singly or self.hooks.observer is not None:
             return map(self._one, refs)
         held = self._held(refs)
@@ -118,6 +128,10 @@ class EncodingMaker:
             return read(ref.index)
         finally:
             observer.end()
+
+    def release(self, ref: SampleRef) -> None:
+        """Free what is held of a sample: it will not be read."""
+        self._readers[ref.source].release(ref.index)
 
     @property
     def is_plain(self) -> bool:
@@ -183,38 +197,28 @@ class EncodingMaker:
         return samples
 
     def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
-        """Samples that no hook changes, of which some are `held`: read as streams where a reader has them."""
+        """Samples that no hook changes, of which some are `held`."""
         hooks, watch, ids = self.hooks, self.watch, self.ids
-        indices: dict[int, list[int]] = collections.defaultdict(list)
+        sample: Any
         for ref, sample in zip(refs, held, strict=True):
-            if sample is None and ref.output <= 0:
-                indices[ref.source].append(ref.index)
-        left = {source: iter(numbers) for source, numbers in indices.items()}
-        streams = {source: self._readers[source].stream(numbers) for source, numbers in left.items()}
-        for ref, sample in zip(refs, held, strict=True):
-            if sample is not None:
-                if hooks.failures:
-                    hooks.succeed("decode")
-                yield sample
-                continue
-            source, epoch, index, output = ref
-            stream = streams[source] if output <= 0 else None
-            if stream is None:
-                yield self._one(ref)
-                continue
-            if watch is not None:
-                watch(ref)
-            hooks.sample = ids.source_keys[source], epoch, index, 0
-            try:
-                loaded: Any = next(stream)
-            except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
-                streams[source] = self._readers[source].stream(left[source])
-                yield self._one(ref)
-                continue
+            if sample is None:
+                source, epoch, index, output = ref
+                reader = self._readers[source]
+                if output > 0 or not reader.has_whole_parts:
+                    yield self._one(ref)
+                    continue
+                if watch is not None:
+                    watch(ref)
+                hooks.sample = ids.source_keys[source], epoch, index, 0
+                try:
+                    sample = reader.load(index)
+                except Exception:  # it is made again by itself, to be reported
+                    yield self._one(ref)
+                    continue
+                sample.__restore_key__ = ids.source_ids[source], epoch, index, 0
             if hooks.failures:
                 hooks.succeed("decode")
-            loaded.__restore_key__ = ids.source_ids[source], epoch, index, 0
-            yield loaded
+            yield sample
 
     def _one(self, ref: SampleRef) -> Made:
         """What is made of one reference."""
@@ -260,64 +264,275 @@ class EncodingMaker:
             for result in self.hooks.run(stage, hook, sample, self.ids.random_key(ref, number))
         ]
 
-    # ----- for wrappers -----------------------------------------------------------------------------------------------
 
-    def recorded(self, maker: Maker, ref: SampleRef) -> "Outcome":
-        """What `maker`, which wraps this one, makes of a sample, with what is counted for it."""
-        hooks, began_ns, before = self.hooks, time.perf_counter_ns(), COUNTS.saved()
-        skipped, known = hooks.skipped.copy(), hooks.has_no_generators
-        hooks.is_positional, hooks.has_no_generators = False, not self._may_yield
-        try:
-            (made,) = maker.make((ref,))
-        finally:
-            found_generator = hooks.has_no_generators == self._may_yield
-            hooks.has_no_generators = known and hooks.has_no_generators
-        *counts, store_ns = (now - then for now, then in zip(COUNTS.saved(), before, strict=True))
-        new = dict(hooks.skipped - skipped)
-        took_ns = time.perf_counter_ns() - began_ns - store_ns
-        outputs = list(outputs_of(made))
-        return Outcome(outputs, new, hooks.last_skip, tuple(counts), took_ns, hooks.is_positional, found_generator)
-
-    def adopted(self, ref: SampleRef, outcome: "Outcome") -> Made:
-        """What another has made of a sample, after counting it as if it had been made here."""
-        hooks = self.hooks
-        hooks.skipped.update(outcome.skipped)
-        hooks.is_positional |= outcome.is_positional
-        if outcome.skipped:
-            hooks.last_skip = outcome.last_skip
-        if hooks.failures:
-            last = None if outcome.outputs else outcome.last_skip[0]
-            for stage in ("decode", "cook_crude_sample", *self.stages):
-                hooks.succeed(stage)
-                if stage == last:
-                    break
-        COUNTS.add(outcome.counts)
-        self._readers[ref.source].release(ref.index)
-        for number, sample in outcome.outputs:
-            mark(sample, self.ids.restore_key(ref, number), add=True)
-        return outcome.made
+_Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 
-class Outcome(NamedTuple):
-    """What the work on one sample made, and what is counted for it, in whichever process it ran."""
+def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
+    """What is done to a sample after it is decoded and cooked, in order."""
+    overridden = hooks.of_encoder.overridden
+    preencodes = not overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+    if preencodes and "encode_sample" in overridden:
+        raise ConfigError(
+            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
+            "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
+        )
+    names = ["encode_sample"]
+    if preencodes:
+        names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
+    stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
+    if not limit:
+        return stages
+    selection = hooks.functions["select_samples_to_pack"]
+    if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
+        fit = getattr(selection, limit)
+        stages.append(("select_samples_to_pack", functools.partial(_fitted, fit)))
+    return stages
 
-    outputs: list[tuple[int, Any]]
-    skipped: dict[str, int]
-    """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
-    last_skip: tuple[str, str]
-    counts: tuple[int, ...]
-    """As `Counters.saved`, without the time."""
-    took_ns: int
-    is_positional: bool = False
-    """Whether a hook has asked where in the job it runs: see `HookContext`."""
-    found_generator: bool = False
-    """Whether a plain function has returned a generator. Its lane must find that itself: it changes how later batches
-    are counted."""
+
+def _fitted(fit: Callable[[Any], tuple[Any, bool]], sample: Any) -> Any:
+    """The sample, if it is not too long for a pack, or cut to fit."""
+    fitting, is_cut = fit(sample)
+    if is_cut:
+        note_truncation()
+    return fitting
+
+
+def _built(reader: SourceReader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
+    if isinstance(raw, SampleError):
+        raise raw
+    return reader.build(raw, index)
+
+
+PACK, BATCH = "pack", "batch"
+
+UNREAD = object()
+"""The sample of an item or a pack that is not in memory."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Item:
+    """One output of a sample (the only one, except with generators) between its draw and its micro-batch."""
+
+    draw: int
+    ref: SampleRef
+    output: int
+    sample: Any = UNREAD
+    num_samples: ClassVar[int] = 1
 
     @property
-    def made(self) -> Made:
-        """The sample, or its outputs."""
-        return self.outputs[0][1] if len(self.outputs) == 1 and not self.outputs[0][0] else Outputs(self.outputs)
+    def items(self) -> tuple["Item"]:
+        """As a unit: itself."""
+        return (self,)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Pack:
+    """A packed sample with its items; `num_samples` are left, as `postencode_sample` may have skipped some."""
+
+    items: list[Item]
+    sample: Any = UNREAD
+    num_samples: int = 0
+    tokens: tuple[int, int] | None = None
+    """Tokens without and with padding, if the sample does not show them as a batch does (see `tokens_of`)."""
+
+
+Unit: TypeAlias = Item | Pack
+
+
+class Work:
+    """Packs (with `packing`), groups and batches what `maker`, or one that wraps it, makes; for one lane.
+
+    Raises:
+        ConfigError: if the encoder does not override the hooks that packing needs.
+    """
+
+    def __init__(self, maker: EncodingMaker, *, packing: bool) -> None:
+        self.maker, self.hooks, self.times = maker, maker.hooks, SampleTimes()
+        self._ids = maker.ids
+        self.numbers = {source_id: number for number, source_id in enumerate(self._ids.source_ids)}
+        """Numbers of the sources, by their ids in restore keys."""
+        self.packs = packing
+        """Whether samples are packed."""
+        self._encoder, self.does = self.hooks.encoder, self.hooks.does
+        self.groups = "batch_group_criterion" in self.does
+        """Whether the encoder says which samples are batched together."""
+        self._group_sizes: dict[str, int] = {}
+        self._postencodes = "postencode_sample" in self.does
+        for hook in ("select_samples_to_pack", "pack_selected_samples") if packing else ():
+            if hook not in self.does:
+                raise ConfigError(
+                    f"packing_buffer_size is set, but {type(self._encoder).__name__} does not override {hook}; "
+                    "override it, or leave packing_buffer_size out"
+                )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no hook is overridden, and samples are made of text, numbers and bytes."""
+        return not self.does and self.maker.is_plain
+
+    @functools.cached_property
+    def only_stacks(self) -> bool:
+        """Whether samples are batched as decoded, by the default batch hook: no user's code has seen them, or could
+        have kept them."""
+        return self._batches_decoded and "batch" not in self.does
+
+    @functools.cached_property
+    def _batches_decoded(self) -> bool:
+        """Whether samples are batched as our own code decoded them."""
+        return not (self.packs or self.groups) and self.maker.is_ours_alone
+
+    @property
+    def batch_index_known_when_encoding(self) -> bool:
+        """Whether a sample is encoded for its batch: without packing, groups and generators."""
+        return not self.packs and not self.groups and self.hooks.has_no_generators
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether there may be more batches than full buckets of samples and one that is not full: with groups, or
+        with hooks that are generators."""
+        return self.groups or not self.hooks.has_no_generators or self.hooks.of_encoder.makes_batches_of_one
+
+    def keys_of(self, units: Sequence[Unit]) -> list[Key]:
+        """The restore keys of all samples in some units, in order."""
+        if self._batches_decoded:
+            return [unit.sample.__restore_key__ for unit in units]
+        source_ids = self._ids.source_ids
+        items = [item for unit in units for item in unit.items]
+        return [(source_ids[item.ref[0]], item.ref[1], item.ref[2], item.output) for item in items]
+
+    # ----- packs ------------------------------------------------------------------------------------------------------
+
+    def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
+        """(packs, items in none of them) from a buffer of items, as the encoder chooses; `at_end` of the data, items of
+        which it makes no pack are packs by themselves."""
+        samples = [item.sample for item in items]
+        hook, key = self.hooks.functions["select_samples_to_pack"], self._first_key(items[0])
+        chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), key, len(items))
+        if not chosen:
+            return [], []
+        free = {id(sample): item for sample, item in zip(samples, items, strict=True)}
+        try:
+            packs = [[free.pop(id(sample)) for sample in pack] for pack in chosen[0]]
+        except TypeError:
+            raise FatalSampleError(
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned an object of type "
+                f"{type(chosen[0]).__name__}; it must return a list of lists of samples"
+            ) from None
+        except KeyError:
+            raise FatalSampleError(
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned a sample twice, or one that is not "
+                "among the samples it was given; it must return those very objects, each at most once"
+            ) from None
+        packs, left = [pack for pack in packs if pack], list(free.values())
+        if packs or not left:
+            return packs, left
+        if at_end:
+            return [[item] for item in left], []
+        raise FatalSampleError(
+            f"select_samples_to_pack of {type(self._encoder).__name__} formed no pack out of a full buffer of "
+            f"{len(items)} samples. Return a sample that fits nowhere as a pack of its own, or raise SkipSample for it "
+            "before packing."
+        )
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The packed sample of some items; None if nothing of it is left."""
+        members = [(item, sample) for item in items for sample in self.members(item)]
+        if not members:
+            return None
+        kept, samples = [item for item, _ in members], [sample for _, sample in members]
+        hook, key = self.hooks.functions["pack_selected_samples"], self._first_key(kept[0])
+        packed = self.hooks.run("pack_selected_samples", hook, samples, key, len(kept))
+        if len(packed) > 1:
+            raise ConfigError(
+                f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
+                "which a resume could not distinguish; have select_samples_to_pack return a pack for each"
+            )
+        if not packed:
+            return None
+        unit = Pack(items, packed[0], len(set(map(id, kept))))
+        mark(packed[0], (PACK, *self.keys_of([unit])))
+        return unit
+
+    def members(self, item: Item) -> list[Any]:
+        """What `pack_selected_samples` gets for an item."""
+        if not self._postencodes:
+            return [item.sample]
+        hook, began_ns = self.hooks.functions["postencode_sample"], time.perf_counter_ns()
+        made = self.hooks.run("postencode_sample", hook, item.sample, self._first_key(item))
+        self.times.note(item.ref, began_ns)
+        return made
+
+    # ----- groups -----------------------------------------------------------------------------------------------------
+
+    def group(self, unit: Unit, batch_size: int | None) -> tuple[str, int] | None:
+        """(group, its batch size) of a unit as the encoder says; None if it is skipped. `batch_size` is that of groups
+        without their own.
+
+        Raises:
+            ConfigError: if the group cannot be saved, or its batch size is invalid, or differs from the earlier one.
+        """
+        hook, key = self.hooks.functions["batch_group_criterion"], self._first_key(unit.items[0])
+        result = self.hooks.run("batch_group_criterion", hook, unit.sample, key, len(unit.items))
+        if not result:
+            return None
+        criterion = f"batch_group_criterion of {type(self._encoder).__name__}"
+        try:
+            group, asked = result[0]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{criterion} returned {result[0]!r}; expected a pair: key of the group, its batch size or None"
+            ) from None
+        name = repr(group)
+        if " at 0x" in name:
+            raise ConfigError(
+                f"{criterion} returned the key {name}, which cannot be saved; return numbers, strings or tuples of them"
+            )
+        if asked is not None and asked < 1:
+            raise ConfigError(f"{criterion} gave group {name} the batch size {asked}; expected 1 or more, or None")
+        size = asked or batch_size
+        if size is None:
+            raise ConfigError(
+                f"batch_size is None, and {criterion} has no batch size for group {name}; give one of them"
+            )
+        if self._group_sizes.setdefault(name, size) != size:
+            raise ConfigError(
+                f"{criterion} gave group {name} the batch size {size}, and before {self._group_sizes[name]}; a group "
+                "has one batch size"
+            )
+        return name, size
+
+    # ----- batches ----------------------------------------------------------------------------------------------------
+
+    def batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
+        """The batches made of some units, whose samples have these keys: one, several (with generators), or none.
+
+        Without `collate` there is one unit, its sample is the batch, and neither `batch` nor `encode_batch` is called.
+        """
+        if not collate:
+            return [units[0].sample]
+        sample_key = self._first_key(units[0].items[0])
+        count = len(keys)
+        samples = [unit.sample for unit in units]
+        batches = self.hooks.run("batch", self.hooks.functions["batch"], samples, sample_key, count)
+        if "encode_batch" in self.does:
+            hook = self.hooks.functions["encode_batch"]
+            batches = [
+                batch
+                for number, value in enumerate(batches)
+                for batch in self.hooks.run(
+                    "encode_batch", hook, value, (*sample_key, number) if number else sample_key, count
+                )
+            ]
+        of_samples = iter(keys)
+        made_of = [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.packs else keys
+        for output, batch in enumerate(batches):
+            mark(batch, (BATCH, self.hooks.batch_index or 0, output, *made_of))
+        return batches
+
+    def _first_key(self, first: Item) -> tuple[int, int, int, int]:
+        """Packs and batches draw random numbers with the key of their first member."""
+        return self._ids.random_key(first.ref, first.output)
 
 
 class SampleTimes:
@@ -351,124 +566,6 @@ class SampleTimes:
         return self._slowest_ns, source, epoch, index
 
 
-class Upcoming:
-    """A view of the samples that a lane loads next, for whoever makes samples before the lane needs them: in the order
-    in which it will ask for them. Where hooks skip samples, or packs are chosen from a buffer, it is a guess: what is
-    made by it may be needed later, or by nobody.
-
-    `look(num_units, most)` returns up to `most` of those of its next units, of which a batch has `batch_size`. Samples
-    that `extras` leave out are not among them.
-    """
-
-    def __init__(
-        self,
-        look: Callable[[int, int], Sequence[SampleRef]],
-        batch_size: int,
-        extras: LaneExtras | None = None,
-    ) -> None:
-        self._look, self._size, self._extras = look, batch_size, extras
-        self._taken: set[SampleRef] = set()
-        """What `take` has returned and the lane has not come to."""
-
-    def take(self, num_batches: int, most: int) -> list[SampleRef]:
-        """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
-        returned before."""
-        found = self._look(num_batches * self._size, most + len(self._taken))
-        self._taken.intersection_update(found)
-        new = [*itertools.islice((ref for ref in self._whole(found) if ref not in self._taken), most)]
-        self._taken.update(new)
-        return new
-
-    def peek(self, most: int) -> list[SampleRef]:
-        """Up to `most` of the next samples, in order."""
-        return [*self._whole(self._look(most, most))]
-
-    def _whole(self, found: Sequence[SampleRef]) -> Sequence[SampleRef]:
-        """Without outputs of samples, which are left after a reshard: only its own lane makes one."""
-        whole = [ref for ref in found if ref.output == ALL_OUTPUTS]
-        return whole if self._extras is None else self._extras.filter(whole)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LaneView:
-    """What a wrapper may know and do of the lane whose samples it makes."""
-
-    number: int
-    """Of the lane; -1 of a `Trial`, which is for samples of any."""
-    num_lanes: int
-    """Of the job; 0 of a `Trial`."""
-    times: SampleTimes
-    new_upcoming: Callable[[], Upcoming] | None
-    """Makes another view of what the lane loads next; None for a `Trial`."""
-    new_trial: "Callable[[Sequence[MakerWrapper]], Trial] | None"
-    """Makes a `Trial` inside these wrappers; None for a `Trial`."""
-    inside: "Sequence[MakerWrapper]" = ()
-    """The wrappers inside the one that is called."""
-    maker: EncodingMaker
-    """What does the work, in the end."""
-
-    @property
-    def hooks(self) -> Hooks:
-        """Those of the lane, which count its skips."""
-        return self.maker.hooks
-
-    @property
-    def watch(self) -> Watch | None:
-        """To be called before a wrapper waits for a sample, or has it made."""
-        return self.maker.watch
-
-    def may_come_from_others(self, ref: SampleRef) -> bool:
-        """Whether it is worth asking others for a sample, and allowed: not for one output of it, nor while an observer
-        is to see all work."""
-        return ref.output == ALL_OUTPUTS and self.maker.hooks.observer is None and not self.maker.is_quick(ref)
-
-
-MakerWrapper: TypeAlias = Callable[[Maker, LaneView], Maker]
-"""Makes a maker that does something else, or more, from one that it may ask. It is called when a lane is opened, in the
-process that runs it. What it counts in `COUNTS.others` comes to the trainer, as `LoaderMetrics.others`.
-
-    class Counting:
-        def __init__(self, inner: Maker, lane: LaneView) -> None:
-            self.inner = inner
-
-        def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-            for ref, made in zip(refs, self.inner.make(refs), strict=True):
-                COUNTS.others[f"samples of source {ref.source}"] += len(outputs_of(made))
-                yield made
-
-    dataset = dataset.changed(wrappers=(*dataset.wrappers, Counting))
-"""
-
-
-def wrapped(maker: Maker, wrappers: Sequence[MakerWrapper], lane: LaneView) -> Maker:
-    """`maker` in all `wrappers`, the first innermost."""
-    for number, wrap in enumerate(wrappers):
-        maker = wrap(maker, dataclasses.replace(lane, inside=wrappers[:number]))
-    return maker
-
-
-class Trial:
-    """Makes samples before their lane needs them, or for a lane of another process: by `maker`, which raises failures,
-    inside some `wrappers`."""
-
-    def __init__(self, maker: EncodingMaker, wrappers: Sequence[MakerWrapper]) -> None:
-        view = LaneView(number=-1, num_lanes=0, times=SampleTimes(), new_upcoming=None, new_trial=None, maker=maker)
-        self._core, self._maker = maker, wrapped(maker, wrappers, view)
-
-    def tried(self, ref: SampleRef) -> Outcome | None:
-        """The outcome of a sample, counted nowhere but in `COUNTS.others`; None if it fails, or a plain function turns
-        out to return a generator: the lane is to make it in its order."""
-        counts = COUNTS.saved()
-        try:
-            with no_arena(), self._core.hooks:
-                outcome = self._core.recorded(self._maker, ref)
-            return None if outcome.found_generator else outcome
-        except (Exception, SystemExit):
-            return None
-        finally:
-            COUNTS.restore(counts)
-
-
 def mark(made: Any, key: Key, *, add: bool = False) -> None:
     """Set the restore key of a sample, a pack or a batch, if it keeps one; with `add`, also of any dict."""
     if isinstance(made, dict):
@@ -476,40 +573,3 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
             made["__restore_key__"] = key
     elif hasattr(made, "__restore_key__"):
         made.__restore_key__ = key
-
-
-_Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
-
-
-def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
-    """What is done to a sample after it is decoded and cooked, in order."""
-    overridden = hooks.of_encoder.overridden
-    preencodes = not overridden.isdisjoint(("preencode_sample", "postencode_sample"))
-    if preencodes and "encode_sample" in overridden:
-        raise ConfigError(
-            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
-            "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
-        )
-    names = ["encode_sample"]
-    if preencodes:
-        names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
-    stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
-    if not limit:
-        return stages
-    selection = hooks.functions["select_samples_to_pack"]
-    if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
-        fit = getattr(selection, limit)
-        stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
-    return stages
-
-
-def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -> Any:
-    """The sample, if it is not too long for a pack, or cut to fit."""
-    fitting, hooks.is_cut = fit(sample)
-    return fitting
-
-
-def _built(reader: SourceReader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
-    if isinstance(raw, SampleError):
-        raise raw
-    return reader.build(raw, index)

@@ -28,13 +28,11 @@ are resharded, what they hold becomes a part of the rest of the data, and their 
 `PackSources.resharded` does better. The data set needs a `packing_buffer_size`, and an encoder that packs.
 """
 
-import collections
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
-from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.assembly import Batching, Item, Pack, SampleFeed
+from bridge_data.lanes.lane import Batching, Held, PackSource, SampleFeed
+from bridge_data.lanes.maker import Item, Pack
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -43,47 +41,6 @@ from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
 
 Limit: TypeAlias = Literal["admitted", "cut"]
-
-_BUFFERS = "packing buffers"
-"""What is counted, as by a buffer of which nothing is left."""
-
-
-@dataclasses.dataclass(slots=True)
-class Held:
-    """What a source has drawn and not handed out: items that wait for a pack, and packs that are chosen. A chosen pack
-    is a list that does not change any more."""
-
-    carried: list[Item] = dataclasses.field(default_factory=list)
-    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
-
-
-class PackSource(Protocol):
-    """The packs of one lane."""
-
-    @property
-    def held(self) -> Held:
-        """What a state keeps as references."""
-
-    def next(self) -> list[Item]:
-        """The members of the next pack.
-
-        Raises:
-            StopIteration: at the end of the data.
-        """
-
-    def pack(self, items: list[Item]) -> Pack | None:
-        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
-        of it."""
-
-    def state(self) -> Any:
-        """What a state keeps besides, as plain JSON; None if there is nothing."""
-
-    def seek(self, state: Any, held: Held) -> None:
-        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
-
-    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
-        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
-        those of `num_packs`."""
 
 
 class PackedData(Protocol):
@@ -174,7 +131,7 @@ class OnlinePacker:
 
     def _fill(self) -> None:
         """Fill the buffer, first with what the last one left over, and choose packs from it."""
-        feed, work, held = self._feed, self._feed.work, self.held
+        feed, held = self._feed, self.held
         feed.count_from_here()
         buffer = [item for item in held.carried if feed.read(item)]
         held.carried = []
@@ -188,17 +145,5 @@ class OnlinePacker:
             at_end = True
             if not buffer:
                 raise
-        packs, held.carried = work.select(buffer)
-        if not packs and held.carried:
-            if not at_end:
-                raise FatalSampleError(
-                    f"select_samples_to_pack of {type(work.hooks.encoder).__name__} formed no pack out of a "
-                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
-                    "or raise SkipSample for it before packing."
-                )
-            packs, held.carried = [[item] for item in held.carried], []
+        packs, held.carried = feed.select(buffer, at_end=at_end)
         held.packs.extend(packs)
-        if packs:
-            feed.survivals.kept[_BUFFERS] += 1
-        else:
-            feed.count_skip(_BUFFERS)

@@ -1,6 +1,6 @@
 """Making a sample, a pack or a batch again from its `__restore_key__`.
 
-Reads a key, as `maker` and `assembly` write it; lists work as well as tuples, so that keys survive JSON. Returns the
+Reads a key, as `maker` writes it; lists work as well as tuples, so that keys survive JSON. Returns the
 sample, pack or batch: bit-identical if data and hooks are unchanged, since random numbers depend on the sample alone.
 
 A key says what the sample, pack or batch was made of:
@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.assembly import BATCH, PACK, Assembly, Item, Unit
-from bridge_data.lanes.maker import outputs_of
+from bridge_data.lanes.maker import BATCH, PACK, Item, Unit, Work, outputs_of
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD
@@ -67,7 +66,7 @@ def _sample(sample: Any, key: Any) -> SampleKey:
 class Restorer:
     """Restores what `work` made from sources of these `sizes` in samples."""
 
-    def __init__(self, work: Assembly, sizes: Sequence[int], extras: LaneExtras | None = None) -> None:
+    def __init__(self, work: Work, sizes: Sequence[int], extras: LaneExtras | None = None) -> None:
         self._work, self._sizes, self._extras = work, sizes, extras
 
     def restore(self, key: Any) -> Any:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
-from bridge_data.lanes.assembly import Batching
+from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import check_flag, check_integer, check_number
 from bridge_data.order.plan_order import ShuffleSettings

@@ -14,7 +14,7 @@ Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, chec
     metrics           what was handed out, and how long the trainer waited; `metric_sinks`, where that is written
 
 A batch goes from a `Lane` through `LanePool.take` to `SavableDataLoader._fetch`, and to the trainer by `_hand_out`,
-which moves the position; `Iteration` says where a pass ends.
+which moves the position; `Iteration` is one pass.
 """
 
 from bridge_data.loader.factory import get_loader, get_savable_loader

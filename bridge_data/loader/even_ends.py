@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
 from bridge_data.loader.lane_pool import LanePool, LaneSchedule
 from bridge_data.order.state import LoaderState

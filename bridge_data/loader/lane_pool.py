@@ -1,7 +1,7 @@
 """Lanes of a rank: whose turn it is, and who runs them.
 
-Reads a data set, a state and some of its lanes. Returns their items in the order of turns: batches, each with the
-lane's state after it, and the end of each lane. Raises what a lane raises. Promises that the order depends on the lanes
+Reads a data set, a state and some of its lanes. Returns their items in the order of turns: batches, and the end of each
+lane, each with the lane's state after it. Raises what a lane raises. Promises that the order depends on the lanes
 alone: micro-batch number n of lane l is that of index `n * num_lanes + l`.
 
 A loader has one `LanePool` for its whole life: this process, worker processes (`workers.worker_pool`), or one of a
@@ -16,12 +16,12 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane import Lane, Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import MakerWrapper, Watch
-from bridge_data.lanes.produced import Produced
-from bridge_data.order.state import LoaderState
-from bridge_data.samples.arena import Arena, PrivateArena
+from bridge_data.lanes.maker import Watch
+from bridge_data.lanes.maker_wrappers import MakerWrapper
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.samples.collation import Arena, PrivateArena
 
 Pin: TypeAlias = Callable[[Any], Any]
 """Returns a batch in page-locked memory; None, in place of the batch of a skipped micro-batch, as it is."""
@@ -69,9 +69,10 @@ class LaneSchedule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """The lane has no more batches; these samples were skipped after its last one."""
+    """The lane has no more batches: the samples skipped after its last one, and its state after these."""
 
     lane: int
+    state: LaneState
     skipped: dict[str, int]
 
 
@@ -101,7 +102,7 @@ class LaneRunner:
             with self._arena.active():
                 item = run.next()
         except StopIteration:
-            return Ended(lane, run.take_skipped())
+            return Ended(lane, run.state(), run.take_skipped())
         if state.skips is not None and (item.state["micro_batches"] - 1) * state.num_lanes + lane in state.skips:
             item.batch = None  # no rank gets it, so it does not travel
         return item

@@ -5,7 +5,7 @@ the last batch handed out, without what was prefetched, and asks no worker.
 
 Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
 those that are skipped. A `SavableDataLoader` takes items of lanes from its pool, in the order of a `Position`; an
-`Iteration` says where a pass ends; a `Meter` counts what is handed out, and the time that the trainer waits.
+`Iteration` is one pass; a `Meter` counts what is handed out, and the time that the trainer waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
-import enum
 import functools
 import logging
 import os
@@ -24,8 +23,8 @@ from typing import Any, Self, TypeVar
 
 from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
@@ -264,7 +263,7 @@ class SavableDataLoader:
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
-                position.end_lane()
+                position.end_lane(item.state)
             elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
                 self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
                 position.discard(item.state)
@@ -283,6 +282,54 @@ class SavableDataLoader:
         self.meter.note(item.counts, item.ready_batches, item.ready_slots)
         self._pool_follows = follows
         return item.batch
+
+    def _take(self) -> Any:
+        """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
+        position, ends = self._position, self.even_ends
+        if ends is None:
+            item = self._fetch()
+            return _NONE_LEFT if item is None else self._hand_out(item)
+        item = ends.fetched(self._fetch)
+        own = (None, None) if item is None else (item.batch, position.next_index())
+        step = ends.step(position.state.micro_batch_index, *own)
+        if step is None:
+            return _NONE_LEFT
+        if step.filling is None:
+            assert item is not None
+            return self._hand_out(item)
+        position.pass_over(step.end)
+        return step.filling
+
+    # Where a pass begins and ends: an `Iteration` calls these in turn. The lengths are `LaneDataset.passes`.
+
+    def _begin_pass(self) -> bool:
+        """Begin a pass, or go on with one. Returns whether that may be over: it is known only once nothing is left."""
+        self._position.begin(self.dataset.skips)
+        if self._position.state.ended:
+            self._rewind()
+        return self._position.is_within_pass
+
+    def _take_in_pass(self, *, may_begin_next: bool) -> Any:
+        """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
+        the first of the next pass; or `_NONE_LEFT`."""
+        batch = self._take()
+        if batch is not _NONE_LEFT:
+            return batch
+        is_repeated = self.dataset.passes.is_repeated_after(self._position.state, even=self.even_ends is not None)
+        if not is_repeated and not may_begin_next:
+            return _NONE_LEFT
+        self._rewind(within_pass=is_repeated)
+        return self._take()
+
+    def _ends_with(self, batch: Any) -> bool:
+        """Whether the pass is over after this batch, or without one left."""
+        if batch is _NONE_LEFT:
+            self._position.end_pass()
+            self.dataset.passes.note_end(self._position.state)
+            return True
+        if self._position.is_at_virtual_epoch and self.dataset.begins_anew:
+            self._position.end_pass()
+        return self._position.is_at_virtual_epoch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
@@ -420,80 +467,26 @@ class Timed(Iterator[T]):
             self._last_s = now_s
 
 
-class _Stage(enum.Enum):
-    """How far an iteration is."""
-
-    BEFORE = enum.auto()
-    """Nobody has asked for its first batch."""
-    WITHIN = enum.auto()
-    OVER = enum.auto()
-
-
 class Iteration(Timed[Any]):
     """One pass: to the end of the virtual epoch, or of all lanes."""
 
     def __init__(self, loader: SavableDataLoader) -> None:
         super().__init__(loader.meter)
-        self._loader, self._stage = loader, _Stage.BEFORE
+        self._loader, self._has_begun, self._is_over = loader, False, False
 
     def _next(self) -> Any:
-        if self._stage is _Stage.OVER:
+        if self._is_over:
             raise StopIteration
-        loader = self._loader
-        loader._before_take()
-        batch = self._first() if self._stage is _Stage.BEFORE else self._take_in_pass()
+        self._loader._before_take()
+        may_begin_next = False
+        if not self._has_begun:
+            may_begin_next = self._loader._begin_pass()
+            self._has_begun = True
+        batch = self._loader._take_in_pass(may_begin_next=may_begin_next)
+        self._is_over = self._loader._ends_with(batch)
         if batch is _NONE_LEFT:
-            self._stage = _Stage.OVER
-            loader._position.end_pass()
-            loader.dataset.passes.note_end(loader._position.state)
             raise StopIteration
-        if loader._position.is_at_virtual_epoch:
-            self._stage = _Stage.OVER
-            if loader.dataset.begins_anew:
-                loader._position.end_pass()
         return batch
-
-    def _first(self) -> Any:
-        """The first batch of this iteration, which may be the first of a pass, or go on with one; or `_NONE_LEFT`."""
-        loader = self._loader
-        loader._position.begin(loader.dataset.skips)
-        if loader._position.state.ended:
-            loader._rewind()
-        self._stage = _Stage.WITHIN
-        # If nothing is left, the pass was over before this iteration, which is known only now.
-        return self._take_in_pass(may_begin_next=loader._position.is_within_pass)
-
-    def _take_in_pass(self, *, may_begin_next: bool = False) -> Any:
-        """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
-        the first of the next pass; or `_NONE_LEFT`."""
-        loader = self._loader
-        batch = self._take()
-        if batch is not _NONE_LEFT:
-            return batch
-        is_repeated = loader.dataset.passes.is_repeated_after(loader._position.state, even=loader.even_ends is not None)
-        if not is_repeated and not may_begin_next:
-            return _NONE_LEFT
-        loader._rewind(within_pass=is_repeated)
-        return self._take()
-
-    def _take(self) -> Any:
-        """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
-        loader, ends = self._loader, self._loader.even_ends
-        if ends is None:
-            item = loader._fetch()
-            if item is None:
-                return _NONE_LEFT
-            return loader._hand_out(item)
-        item = ends.fetched(loader._fetch)
-        own = (None, None) if item is None else (item.batch, loader._position.next_index())
-        step = ends.step(loader._position.state.micro_batch_index, *own)
-        if step is None:
-            return _NONE_LEFT
-        if step.filling is None:
-            assert item is not None
-            return loader._hand_out(item)
-        loader._position.pass_over(step.end)
-        return step.filling
 
 
 class Position:
@@ -560,8 +553,7 @@ class Position:
     def discard(self, state: LaneState) -> None:
         """Note that the lane whose turn it is has made a micro-batch that is skipped; `state` is the lane's after
         it."""
-        lane = self._schedule.lane
-        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, lane: state})
+        self._note(state)
         self._schedule.advance()
 
     def advance(self, state: LaneState) -> None:
@@ -589,9 +581,14 @@ class Position:
     def _next_epoch_batches(self) -> int:
         return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
 
-    def end_lane(self) -> None:
-        """Note that the lane whose turn it is has no more batches."""
+    def end_lane(self, state: LaneState) -> None:
+        """Note that the lane whose turn it is has no more batches; `state` is the lane's at its end, so that what it
+        skipped after its last batch is not made, and counted, again."""
+        self._note(state)
         self._schedule.end_lane()
+
+    def _note(self, state: LaneState) -> None:
+        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, self._schedule.lane: state})
 
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data import samples
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.later import torch
 from bridge_data.loader.lane_pool import Ended, LanePool, LaneSchedule, Pin
 from bridge_data.order.state import LoaderState

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from bridge_data.errors import (
     ConfigError,
@@ -48,6 +48,8 @@ from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Numbering
+
+T = TypeVar("T")
 
 STAGES = ("decode", *HOOKS)
 
@@ -205,12 +207,27 @@ class EncoderHooks:
         return any(map(may_yield, [*(self.functions[name] for name in names & self.overridden), *others]))
 
 
+class HookNotes(NamedTuple):
+    """What is noted while hooks run on one sample."""
+
+    skipped: dict[str, int]
+    last_skip: tuple[str, str]
+    is_positional: bool
+    found_generator: bool
+    """Whether a plain function has returned a generator."""
+
+
 class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
-    `skipped` counts skipped samples by hook, and some of `NO_STAGES`; `batch_index` is the number of the
-    current micro-batch, None if unknown; `sample` is (source key, epoch, index, output) of the current (first) sample;
-    `cache` is the cache pool for cookers.
+    What changes while they run, and who changes it: `run`, and the hook by `HookContext`, set all that is of one call
+    (`sample`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Besides, the maker sets
+    `sample` where it decodes without `run`. The lane sets `batch_index`, the number of the current micro-batch, while
+    that is known (else it is None); it counts among `skipped` what it drops at the end, or misses after a restore, and
+    takes `skipped` with each micro-batch.
+
+    `cache` is the cache pool for cookers; the `observer` is called around each hook, and around the seeding of the
+    random generators; with `raises`, a failure is raised instead of being reported and counted.
     """
 
     def __init__(
@@ -219,22 +236,23 @@ class Hooks:
         worker_config: WorkerConfig,
         numbering: "Numbering",
         handler: ErrorHandler | None = None,
+        *,
+        cache: CachePool | None = None,
+        observer: Observer | None = None,
+        raises: bool = False,
     ) -> None:
         self.of_encoder, self.encoder = of_encoder, of_encoder.encoder
         self.functions, self.does, self.seeded = of_encoder.functions, of_encoder.does, of_encoder.seeded
         self.worker_config = worker_config
+        self.cache, self.observer, self._raises = cache or NoCachePool(), observer, raises
         self.skipped: collections.Counter[str] = collections.Counter()
-        self.is_cut = False
+        """Skipped samples by hook, and some of `NO_STAGES`."""
+        self.is_cut = self.is_positional = False
         self.batch_index: int | None = None
-        self.is_positional = False
-        self.is_trial = False
-        """Whether a failure is raised instead of being reported and counted."""
-        self.cache: CachePool = NoCachePool()
-        self.observer: Observer | None = None
-        """Called around each hook, and around the seeding of the random generators."""
         self._is_profiled: Callable[[], bool] | None = None
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
+        """(source key, epoch, index, output) of the current (first) sample."""
         self._token: Token[HookContext | None] | None = None
         self._callers: Generators | None = None
         self._handler = handler or worker_config.global_error_handler
@@ -304,6 +322,33 @@ class Hooks:
         self.skipped[stage] += count
         self.last_skip = stage, reason
 
+    def take_skipped(self) -> dict[str, int]:
+        """The samples skipped since the last call, by hook."""
+        skipped = dict(self.skipped)
+        self.skipped.clear()
+        return skipped
+
+    def recorded(self, call: Callable[[], T]) -> tuple[T, HookNotes]:
+        """What `call` returns, and what is noted of the hooks that it runs on one sample."""
+        before, known, declared = self.skipped.copy(), self.has_no_generators, self.of_encoder.has_no_generators
+        self.is_positional, self.has_no_generators = False, declared
+        try:
+            made = call()
+        finally:
+            found_generator = self.has_no_generators != declared
+            self.has_no_generators = known and self.has_no_generators
+        return made, HookNotes(dict(self.skipped - before), self.last_skip, self.is_positional, found_generator)
+
+    def adopt(self, notes: HookNotes, passed: Iterable[str]) -> None:
+        """Count what was noted of hooks that ran elsewhere as if they had run here; of these, `passed` did not fail."""
+        self.skipped.update(notes.skipped)
+        self.is_positional |= notes.is_positional
+        if notes.skipped:
+            self.last_skip = notes.last_skip
+        if self.failures:
+            for stage in passed:
+                self.succeed(stage)
+
     def skip_summary(self) -> str:
         """How many samples were skipped by which hooks, and why the last was, for messages; empty if none were."""
         counts = [f"{count} in {stage}" for stage, count in self.skipped.items() if stage not in NO_STAGES]
@@ -340,7 +385,7 @@ class Hooks:
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
         """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many
         occurred in a row."""
-        if self.is_trial:
+        if self._raises:
             raise error
         where = f"rank {self.worker_config.rank}"
         error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.assembly import Unit
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import Key, LaneView, Maker
+from bridge_data.lanes.maker import Key, Maker, Unit
+from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips

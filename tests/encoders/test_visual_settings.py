@@ -94,7 +94,8 @@ def assert_shows(batch: Any, name: str, frames: torch.Tensor, times: list[float]
     """The video of a batch is that of these frames, all of them taken, at these seconds."""
     every = qwen(name, sampling=VideoSampling(fps=None))
     talk = [{"role": "user", "content": "<video>\nwhat"}, ANSWER]
-    expected = encode(every, VideoConversationSample(__key__="v", messages=talk, videos=[frames])).media
+    sample = encode(every, VideoConversationSample(__key__="v", messages=talk, videos=[frames]))
+    expected = every.batch_media([sample.media])
     media = batch.model_inputs()
     assert torch.equal(media["video_grid_thw"], expected["video_grid_thw"])
     assert torch.equal(media["pixel_values_videos"], expected["pixel_values_videos"])

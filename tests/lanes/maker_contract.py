@@ -11,7 +11,7 @@ from PIL import Image
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SkipSample, WorkerConfig, stateless
 from bridge_data.counts import BatchCounts
-from bridge_data.lanes.maker import MakerWrapper
+from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.samples.differences import first_difference
 from tests.prepared import train_dataset, write_dataset
 

@@ -12,13 +12,15 @@ from bridge_data import (
     DefaultTaskEncoder,
     FatalSampleError,
     LaneDataset,
+    SavableDataLoader,
     SkipSample,
     TextSample,
     WorkerConfig,
     get_loader,
+    get_savable_loader,
+    merge_states,
 )
-from bridge_data.lanes.lane import Lane, tokens_of
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Lane, Produced, tokens_of
 from tests.prepared import train_dataset
 from tests.properties.jobs import Encoder, GroupingEncoder
 
@@ -105,6 +107,27 @@ def test_what_is_left_out_after_the_last_batch_is_counted_too(data: Path, num_wo
         emitted = sum(len(batch) for batch in loader)
     assert set(loader.skipped) == {"encode_sample", "batch_drop_last"}
     assert emitted + sum(loader.skipped.values()) == 390
+
+
+@pytest.mark.parametrize("num_lanes", [4, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_and_only_once_wherever_the_job_goes_on(num_lanes: int, drop_last: bool) -> None:
+    texts = {"train": [TextSample(__key__=str(number), text=str(number)) for number in range(41)]}
+
+    def loader_of(rank: int, world_size: int, num_lanes: int) -> SavableDataLoader:
+        place: dict[str, Any] = {"rank": rank, "world_size": world_size, "num_lanes": num_lanes}
+        options = {"repeat": False, "max_samples_per_sequence": 5, "batch_drop_last": drop_last}
+        return get_savable_loader(train_dataset(texts, **place, task_encoder=Encoder(skip_every=3), **options))
+
+    before, after = [loader_of(rank, 2, 4) for rank in range(2)], loader_of(0, 1, num_lanes)
+    streams, emitted, totals = [iter(loader) for loader in before], 0, []
+    while batches := [batch for stream in streams if (batch := next(stream, None)) is not None]:
+        emitted += sum(map(len, batches))
+        after.skipped.clear()
+        after.restore_state_rank(merge_states([loader.save_state_rank() for loader in before]))
+        left = sum(map(len, after))
+        totals.append(emitted + left + sum(sum(loader.skipped.values()) for loader in (*before, after)))
+    assert {*totals[:-1]} == {41}  # after the last step, the next pass begins
 
 
 class Nothing(DefaultTaskEncoder[Any, Any, Any, Any]):

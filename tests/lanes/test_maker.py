@@ -10,7 +10,8 @@ import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader
 from bridge_data.counts import COUNTS
-from bridge_data.lanes.maker import LaneView, Made, Maker, outputs_of
+from bridge_data.lanes.maker import Made, Maker, outputs_of
+from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import SampleRef
 from tests.lanes.maker_contract import ENCODERS, check_maker, opened, produced, unchanged, wrapped_by, write_captions
 from tests.prepared import train_dataset, write_pair
@@ -34,21 +35,21 @@ class CountingMaker:
 
 
 class AdoptingMaker:
-    """An outsider's: half of the samples are made on trial, before the lane needs them."""
+    """An outsider's: half of the samples are made before the lane needs them."""
 
     def __init__(self, inner: Maker, lane: LaneView) -> None:
-        assert lane.new_trial is not None
-        self._inner, self._lane, self._trial = inner, lane, lane.new_trial(lane.inside)
+        assert lane.new_ahead_maker is not None
+        self._inner, self._lane, self._ahead = inner, lane, lane.new_ahead_maker(lane.inside)
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         for ref in refs:
             outcome = None
             if self._lane.may_come_from_others(ref) and ref.index % 2:
-                outcome = self._trial.tried(ref)
+                outcome = self._ahead.made(ref)
             if outcome is None:
                 yield from self._inner.make((ref,))
             else:
-                yield self._lane.maker.adopted(ref, outcome)
+                yield self._lane.adopted(ref, outcome)
 
 
 class Listener:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
-from bridge_data.lanes.assembly import Item, Pack, SampleFeed
-from bridge_data.lanes.pack_source import Held, PackedData, PackSources
+from bridge_data.lanes.lane import Held, SampleFeed
+from bridge_data.lanes.maker import Item, Pack
+from bridge_data.lanes.pack_source import PackedData, PackSources
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from tests.prepared import train_dataset, write_texts
@@ -72,7 +73,7 @@ class GroupPacker:
         return group, size
 
     def choose(self, group: str) -> None:
-        packs, left = self.feed.work.select(self.buffers.pop(group))
+        packs, left = self.feed.select(self.buffers.pop(group), at_end=True)
         self.packs.extend(packs)
         if left:
             self.buffers[group] = left

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.loader.lane_pool import InProcessPool, Interrupted, LanePool
 from bridge_data.loader.loader import Position, open_pool
 from bridge_data.order.step_skips import SkippedRange, StepSkips
@@ -35,7 +35,8 @@ def taking(pool: LanePool, position: Position) -> Generator[tuple[int, str | Non
             position.advance(item.state)
             yield lane, *names([item.batch]), item.skipped
         else:
-            position.end_lane()
+            assert item.state == state_after(position.state.num_made(lane))
+            position.end_lane(item.state)
             yield lane, None, item.skipped
 
 
@@ -103,7 +104,7 @@ class LanePoolContract:
                 assert item.state == state_after(state.num_made(lane) + position.index // state.num_lanes + 1)
                 position.discard(item.state)
             else:
-                position.end_lane()
+                position.end_lane(item.state)
         assert len(found) == sum(LENGTHS) and found == {index: index in skips for index in found}
 
     def test_nothing_is_left_of_it_but_batches(self, dataset: Streams) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.lanes.maker import MakerWrapper
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
+from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass
@@ -59,6 +59,9 @@ class Stream:
         self._number += 1
         skipped = {"encode_sample": 1} if self._number % 3 == 0 else {}
         return Produced(self._lane, batch, state_after(self._number), skipped)
+
+    def state(self) -> dict[str, Any]:
+        return state_after(self._number)
 
     def take_skipped(self) -> dict[str, int]:
         return {}

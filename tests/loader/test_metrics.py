@@ -22,7 +22,8 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.counts import COUNTS
-from bridge_data.lanes.maker import LaneView, Maker
+from bridge_data.lanes.maker import Maker
+from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
 from bridge_data.order import SampleRef

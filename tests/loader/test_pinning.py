@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.loader import SavableDataLoader, get_loader, pinning
 from bridge_data.loader.pinning import pinned
 from tests.loader.conftest import in_turn

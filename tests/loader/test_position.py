@@ -10,7 +10,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
     """One step of ranks that end evenly: what they serve; None if none of them has anything left."""
     for position in positions:
         while (lane := position.turn()) is not None and done(position, lane) == lengths[lane]:
-            position.end_lane()
+            position.end_lane(state_after(done(position, lane)))
     own = [None if position.turn() is None else position.next_index() for position in positions]
     agreed = min((slot for slot in own if slot is not None), default=None)
     if agreed is None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner
 from bridge_data.options import check_integer
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
-from bridge_data.samples.arena import PrivateArena
+from bridge_data.samples.collation import PrivateArena
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.assembly import Item, Pack
+from bridge_data.lanes.maker import Item, Pack
 from bridge_data.order import ALL_OUTPUTS, BEGINNING, Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
 from bridge_data.order.cursor import Entry, Inbox, Stream, cut_entry, entry_size
 from bridge_data.order.pending import OLD, Drawn, Pending, num_pending

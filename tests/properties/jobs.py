@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, stateless
-from bridge_data.lanes.assembly import Item
 from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.maker import Item
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import edataclass
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge_data.errors import WorkerError
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
 from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -136,7 +136,7 @@ class WorkerLink:
             return
         self.num_received += 1
         state: LaneState = {}
-        if isinstance(message, BatchMessage):
+        if not isinstance(message, FailureMessage):
             state = self._state.lanes[message.lane] = applied(self._state.lanes[message.lane], message.change)
         self._queue.append((message, state, packet.payload, self._buffers))
         if isinstance(message, EndMessage):
@@ -170,7 +170,7 @@ class WorkerLink:
         if isinstance(message, FailureMessage):
             raise error_of(message)
         if isinstance(message, EndMessage):
-            return Ended(lane, message.skipped)
+            return Ended(lane, state, message.skipped)
         assert message.lane == lane
         batch = decode(buffers.open(message.body, payload))
         self._allowed += 1

@@ -205,11 +205,12 @@ class BatchMessage(NamedTuple):
 
 
 class EndMessage(NamedTuple):
-    """Worker to trainer: the lane has no more batches."""
+    """Worker to trainer: the lane has no more batches, with the change to its state at its end."""
 
     begin_number: int
     number: int
     lane: int
+    change: StateChange
     skipped: dict[str, int]
 
 

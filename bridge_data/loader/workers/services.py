@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from bridge_data.extensions import Feature
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import LaneView, Maker
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.maker import Maker
+from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.watch_page import WatchPage

@@ -204,17 +204,18 @@ class Worker:
         self.page.enter(lane)
         try:
             item = (self._service or self.runner).take(lane)
+            state, skipped = item.state, item.skipped
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             if isinstance(item, Ended):
                 self.schedule.end_lane()
-                return EndMessage(*head, item.skipped), [], []
-            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts
+                return EndMessage(*head, change, skipped), [], []
+            notes, counts = item.notes, item.counts
             pieces = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(pieces)
             self.batch_bytes = max(self.batch_bytes, max(end for _, end in body.ranges))
             self.schedule.advance()
             self.num_batches += 1
-            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
             self.schedule = None

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data.errors import WorkerError
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended, Interrupted
 from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher, ServerLost

@@ -1,7 +1,7 @@
 """The memo of encoded samples: what one process has made, the others of this machine read.
 
 `memoized` puts it around what makes the samples of a data set. Reads references of samples. Returns outcomes of the
-work on them (`maker.Outcome`), from files of a folder that all jobs of a user share, each under a key: the data by
+work on them (`SampleOutcome`), from files of a folder that all jobs of a user share, each under a key: the data by
 their fingerprint and the index, settings and the version that the user names for what hooks do
 (`samples_key.content_keys`), which hooks run, and, only if one of these draws random numbers, seed, source and epoch.
 That the version is true is checked: the first sample that a lane finds, and of all that it finds later one of
@@ -34,7 +34,8 @@ from bridge_data.data.records import stored_records
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, Outcome, Trial
+from bridge_data.lanes.maker import EncodingMaker, Made, Maker
+from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
@@ -105,7 +106,7 @@ class SampleMemo:
         return name is not None and ref.output == ALL_OUTPUTS and self.files.has(name)
 
     def __call__(self, inner: Maker, lane: LaneView) -> "LaneMemo":
-        """A maker for a lane, or a trial: a `MakerWrapper`."""
+        """A maker for a lane, or an `AheadMaker`: a `MakerWrapper`."""
         return LaneMemo(self, inner, lane)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,7 +174,7 @@ class MemoFiles:
         """Whether this process has opened them, not the one that it was forked from."""
         return self._memory.is_own
 
-    def read(self, name: str) -> tuple[Outcome, int] | None:
+    def read(self, name: str) -> tuple[SampleOutcome, int] | None:
         """The outcome in the file `name`, and the size of that; None if there is none, or it is damaged."""
         for folder in self._folders:
             descriptor = folder.open(name)
@@ -184,7 +185,7 @@ class MemoFiles:
             finally:
                 os.close(descriptor)
             with contextlib.suppress(Exception):  # damaged, or of a class that is not here
-                return Outcome(*decode(_parts_in(content))), len(content)
+                return SampleOutcome(*decode(_parts_in(content))), len(content)
             folder.discard(name)
         return None
 
@@ -222,7 +223,7 @@ def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
 
 class LaneMemo:
     """The memo as one lane asks it, before `inner`. While another process makes the sample that it needs, it makes the
-    next ones of the lane; for a trial, it waits."""
+    next ones of the lane; for an `AheadMaker`, it waits."""
 
     def __init__(self, memo: SampleMemo, inner: Maker, lane: LaneView) -> None:
         self._memo, self._name, self._files = memo, memo.name, memo.files
@@ -230,11 +231,11 @@ class LaneMemo:
         self._upcoming = None if lane.new_upcoming is None else lane.new_upcoming()
         self._claim: tuple[str, int] | None = None
         self._has_checked = False
-        self._expected: Outcome | None = None
+        self._expected: SampleOutcome | None = None
         """The outcome that was kept of a sample which is made again, to check it."""
         self._num_unkept = 0
         """How many samples in a row could not be kept."""
-        self._made: dict[SampleRef, Outcome | None] = {}
+        self._made: dict[SampleRef, SampleOutcome | None] = {}
         """Of samples made ahead that the lane has not reached, the outcome; None if it is to make them itself."""
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
@@ -248,10 +249,10 @@ class LaneMemo:
             if self._lane.watch is not None:
                 self._lane.watch(ref)
             if (found := self._find(ref)) is not None:
-                return self._lane.maker.adopted(ref, found)
+                return self._lane.adopted(ref, found)
             made = None
             try:
-                made = self._lane.maker.recorded(self._inner, ref)
+                made = self._lane.recorded(self._inner, ref)
             finally:
                 self._keep(ref, made)
             return made.made
@@ -259,11 +260,11 @@ class LaneMemo:
         return one
 
     @functools.cached_property
-    def _trial(self) -> Trial | None:
+    def _ahead(self) -> AheadMaker | None:
         """What makes samples ahead, which raises failures, as the lane will meet them in its order."""
-        return None if self._lane.new_trial is None else self._lane.new_trial(self._lane.inside)
+        return None if self._lane.new_ahead_maker is None else self._lane.new_ahead_maker(self._lane.inside)
 
-    def _find(self, ref: SampleRef) -> Outcome | None:
+    def _find(self, ref: SampleRef) -> SampleOutcome | None:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `_keep`, be it to
         check the one in the memo."""
         if (made := self._made.pop(ref, None)) is not None:
@@ -292,7 +293,7 @@ class LaneMemo:
         """Whether the sample of this name is made again though it is there."""
         return not self._has_checked or int(name[:8], 16) % CHECKED_OF == 0
 
-    def _awaited(self, ref: SampleRef, name: str) -> tuple[Outcome, int] | None:
+    def _awaited(self, ref: SampleRef, name: str) -> tuple[SampleOutcome, int] | None:
         """As `MemoFiles.read`, when no other process makes the sample any more; if it is None, it is claimed here."""
         waited_s = 0.0
         while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
@@ -307,8 +308,8 @@ class LaneMemo:
 
     def _make_ahead(self, needed: SampleRef) -> bool:
         """Make one of the next samples that no process has made or makes; False if there is none."""
-        trial, watch = self._trial, self._lane.watch
-        if self._upcoming is None or trial is None:
+        ahead, watch = self._ahead, self._lane.watch
+        if self._upcoming is None or ahead is None:
             return False
         for ref in self._upcoming.peek(NUM_AHEAD):
             name = self._name(ref)
@@ -320,7 +321,7 @@ class LaneMemo:
                 watch(ref)
             outcome = None
             try:
-                outcome = trial.tried(ref)
+                outcome = ahead.made(ref)
             finally:
                 is_kept = self._settle(name, claim, outcome)
             if len(self._made) >= 2 * NUM_AHEAD:
@@ -331,7 +332,7 @@ class LaneMemo:
             return True
         return False
 
-    def _keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
+    def _keep(self, ref: SampleRef, outcome: SampleOutcome | None) -> None:
         """Store the outcome that `_find` did not find, or compare it with the one that it did; None if the work has
         failed.
 
@@ -339,14 +340,14 @@ class LaneMemo:
             FatalSampleError: if another outcome was kept.
         """
         expected, self._expected = self._expected, None
-        if expected is not None and outcome is not None and not {FAILED, FORGOTTEN} & outcome.skipped.keys():
+        if expected is not None and outcome is not None and not {FAILED, FORGOTTEN} & outcome.notes.skipped.keys():
             self._compare(ref, expected, outcome)
         if self._claim is not None:
             (name, claim), self._claim = self._claim, None
             self._settle(name, claim, outcome)
 
-    def _compare(self, ref: SampleRef, expected: Outcome, made: Outcome) -> None:
-        found = first_difference(expected.skipped, made.skipped, "skipped")
+    def _compare(self, ref: SampleRef, expected: SampleOutcome, made: SampleOutcome) -> None:
+        found = first_difference(expected.notes.skipped, made.notes.skipped, "skipped")
         found = found or first_difference(dict(expected.outputs), dict(made.outputs), "outputs")
         if found is not None:
             source, settings = self._memo.sources[ref.source], self._memo.settings
@@ -357,11 +358,12 @@ class LaneMemo:
                 "of their own, do without a memo"
             )
 
-    def _settle(self, name: str, claim: int, outcome: Outcome | None) -> bool:
+    def _settle(self, name: str, claim: int, outcome: SampleOutcome | None) -> bool:
         """Release a claim, after storing the outcome, if it may be kept; returns whether it may."""
         parts: Sequence[Buffer] | None = None
-        may_keep = outcome is not None and not (
-            outcome.is_positional or outcome.found_generator or {FAILED, FORGOTTEN} & outcome.skipped.keys()
+        notes = None if outcome is None else outcome.notes
+        may_keep = notes is not None and not (
+            notes.is_positional or notes.found_generator or {FAILED, FORGOTTEN} & notes.skipped.keys()
         )
         try:
             if outcome is not None and may_keep:
@@ -376,7 +378,7 @@ class LaneMemo:
         return may_keep
 
 
-def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
+def _packed(outcome: SampleOutcome, classes: ByName) -> list[Buffer]:
     """An outcome as the parts of a file."""
     values = [piece.raw() for piece in pieces_of(tuple(outcome), ReferencePickler, classes)]
     lengths = struct.pack(f"={len(values)}Q", *(value.nbytes for value in values))

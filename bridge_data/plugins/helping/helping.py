@@ -1,7 +1,7 @@
 """Workers of a rank help each other: what a worker is about to load, an idle one may load for it.
 
 Reads the references that the lanes of a worker load next, and what its trainer has taken. Returns outcomes of work
-(`lanes.maker.Outcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
+(`SampleOutcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
 and batches stay with the lane.
 
 Each worker posts in the `JobTable` what it loads next, once its samples take long enough; an idle worker takes the jobs
@@ -23,8 +23,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
-from bridge_data.lanes.maker import LaneView, Made, Maker, Outcome, Trial, Upcoming
-from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.lane import Produced
+from bridge_data.lanes.maker import Made, Maker
+from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome, UpcomingSamples
 from bridge_data.loader.lane_pool import Ended
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
@@ -124,7 +125,7 @@ class Helping:
         self._jobs: JobTable
         self.is_connected = self.posts = False
         """Whether it has reached its peers; whether its lanes ask for outcomes."""
-        self._views: dict[int, tuple[LaneView, Upcoming]] = {}
+        self._views: dict[int, tuple[LaneView, UpcomingSamples]] = {}
         """Of the lanes that are open, and what they load next."""
         self._elsewhere_ns = 0
 
@@ -159,7 +160,7 @@ class Helping:
         """Number and entry of the jobs that no lane has asked for."""
         self._num_low = 0
         """So few posted jobs that more are posted."""
-        self._arrived: dict[int, Outcome | None] = {}
+        self._arrived: dict[int, SampleOutcome | None] = {}
         """By the number of the job; None if it failed elsewhere."""
         self._elsewhere_ns = 0
 
@@ -219,7 +220,7 @@ class Helping:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self._bell, 1)
 
-    def find(self, ref: SampleRef) -> Outcome | None:
+    def find(self, ref: SampleRef) -> SampleOutcome | None:
         """The outcome of a sample of one of its lanes, if a peer has made it, or makes it now."""
         if len(self._posted) <= self._num_low:
             self._post()
@@ -337,20 +338,20 @@ class Helping:
             self._jobs.note_produced(self._index, worker.num_batches, is_idle=False)
 
     @functools.cached_property
-    def _trial(self) -> Trial:
-        return self._worker.dataset.trial()
+    def _ahead(self) -> AheadMaker:
+        return self._worker.dataset.ahead_maker()
 
-    def _tried(self, job: Job) -> Outcome | None:
+    def _tried(self, job: Job) -> SampleOutcome | None:
         """The outcome of a job; None if a hook fails on the sample."""
         page, before = self._page, self._page.lane
         page.enter(job.lane)
         page.watch(job.ref)
         try:
-            return self._trial.tried(job.ref)
+            return self._ahead.made(job.ref)
         finally:
             page.enter(before)
 
-    def _send(self, job: Job, outcome: Outcome | None) -> None:
+    def _send(self, job: Job, outcome: SampleOutcome | None) -> None:
         """Send an outcome to a peer. If that fails, the peer makes it again."""
         with contextlib.suppress(Exception):
             views = [] if outcome is None else [part.raw() for part in self._encoder.encode(outcome)]
@@ -374,7 +375,7 @@ class Helpers(Protocol):
     posts: bool
     """Whether they are asked."""
 
-    def find(self, ref: SampleRef) -> Outcome | None:
+    def find(self, ref: SampleRef) -> SampleOutcome | None:
         """The outcome of a sample, if one of them has made it."""
 
 
@@ -395,6 +396,6 @@ class HelpedMaker:
             if self._lane.watch is not None:
                 self._lane.watch(ref)
             if (found := self._helping.find(ref)) is not None:
-                return self._lane.maker.adopted(ref, found)
+                return self._lane.adopted(ref, found)
         (one,) = self._inner.make((ref,))
         return one

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.assembly import UNREAD, Item, Pack, SampleFeed
-from bridge_data.lanes.lane import tokens_of
+from bridge_data.lanes.lane import Held, SampleFeed, tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.pack_source import Held, Limit, PackedData, PackSources
+from bridge_data.lanes.maker import UNREAD, Item, Pack
+from bridge_data.lanes.pack_source import Limit, PackedData, PackSources
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64

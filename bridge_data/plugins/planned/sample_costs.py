@@ -16,14 +16,15 @@ import numpy as np
 from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.assembly import Batching
+from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import EncodingMaker, LaneView, Made, Maker, outputs_of
+from bridge_data.lanes.maker import EncodingMaker, Made, Maker, outputs_of
+from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.samples.arena import no_arena
+from bridge_data.samples.collation import no_arena
 from bridge_data.task import TaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
@@ -68,13 +69,12 @@ def measuring(source: Source, encoder: TaskEncoder[Any, Any, Any, Any], cache: C
         task_encoder=encoder,
         worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
     )
-    made.cache_pool = cache
-    return made
+    return made.changed(cache_pool=cache)
 
 
 class CheckedCosts:
     """A maker (`MakerWrapper`) that has the first samples of a lane checked before `inner` makes them: `NUM_CHECKED` in
-    all lanes of the job. In a `Trial` none are, as nobody would hear of what it raises."""
+    all lanes of the job. In an `AheadMaker` none are, as nobody would hear of what it raises."""
 
     def __init__(self, check: "CostCheck", inner: Maker, lane: LaneView) -> None:
         self._check, self._inner, self._lane = check, inner, lane
@@ -120,7 +120,7 @@ class CostCheck:
         try:
             if source not in self._measurers:
                 dataset = measuring(self._sources[source], self._encoder, cache)
-                self._measurers[source] = dataset.trial_maker().preencoded()
+                self._measurers[source] = dataset.maker(ahead=True).preencoded()
             maker = self._measurers[source]
             with no_arena(), maker.hooks:
                 return costs_of(maker, number)

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.extensions import needed_package
+from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import error_of
@@ -212,15 +212,16 @@ class LaneActor:
         self._page.enter(lane)
         try:
             item = self._runner.take(lane)
+            state, skipped = item.state, item.skipped
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             if isinstance(item, Ended):
                 self._schedule.end_lane()
-                return Reply(EndMessage(*head, item.skipped))
-            state, skipped, notes, counts = item.state, item.skipped, item.notes, item.counts
+                return Reply(EndMessage(*head, change, skipped))
+            notes, counts = item.notes, item.counts
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, *rest = self._sender.place(parts)
             self._schedule.advance()
-            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
             return Reply(BatchMessage(*head, change, skipped, notes, body, counts), *rest)
         except BaseException as error:
             self._schedule = None
@@ -411,13 +412,13 @@ class RayPool:
         if isinstance(message, FailureMessage):
             link.lanes = []
             raise error_of(message)
+        assert self._state is not None
+        state = self._state.lanes[lane] = applied(self._state.lanes[lane], message.change)
         if isinstance(message, EndMessage):
             self._lanes.remove(lane)
             link.lanes.remove(lane)
             self._request(link)
-            return Ended(lane, message.skipped)
-        assert self._state is not None
-        state = self._state.lanes[lane] = applied(self._state.lanes[lane], message.change)
+            return Ended(lane, state, message.skipped)
         self._restarts.num_batches += 1
         self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data.lanes.maker import LaneView, Maker, Outcome, Trial
+from bridge_data.lanes.maker import Maker
+from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome
 from bridge_data.order import SampleRef
 from bridge_data.plugins.helping.helping import HelpedMaker
 from tests.lanes.maker_contract import ENCODERS, check_maker, unchanged, write_captions
@@ -16,17 +17,17 @@ class Peer:
 
     posts = True
 
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+    def __init__(self, ahead: AheadMaker) -> None:
+        self._ahead = ahead
 
-    def find(self, ref: SampleRef) -> Outcome | None:
-        return self._trial.tried(ref) if ref.index % 2 else None
+    def find(self, ref: SampleRef) -> SampleOutcome | None:
+        return self._ahead.made(ref) if ref.index % 2 else None
 
 
 def helped(inner: Maker, lane: LaneView) -> Maker:
     """Asks a peer of its own."""
-    assert lane.new_trial is not None
-    return HelpedMaker(Peer(lane.new_trial(lane.inside)), inner, lane)
+    assert lane.new_ahead_maker is not None
+    return HelpedMaker(Peer(lane.new_ahead_maker(lane.inside)), inner, lane)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

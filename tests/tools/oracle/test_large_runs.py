@@ -10,7 +10,7 @@ import pytest
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
 from bridge_data.data.blocks import READ_BYTES
-from bridge_data.lanes.assembly import Batching
+from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import Row

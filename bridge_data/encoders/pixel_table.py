@@ -1,0 +1,159 @@
+"""Pixel values in one pass: uint8 until a batch is made, then each value is looked up.
+
+An image processor resizes and cuts images of uint8. What it computes after that, rescaling and normalizing, depends on
+the value and its channel alone: it makes at most 256 values of a channel. Reads image processors of transformers.
+Returns a `PixelTable` of these values, and by it the float32 of all images of a batch, which are bit by bit those of
+the processor; `looked_up` makes the same of bytes that went to a GPU. Whether the bits are the same is tried where a
+family is made; without a table, the processor computes them itself.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bridge_data.errors import FatalSampleError
+
+LEVELS = 256
+"""Values of uint8."""
+
+_AT_ONCE = 1 << 12
+"""Values that are looked up at a time, to stay in a cache of the CPU."""
+
+
+PIXELS = ("pixel_values", "pixel_values_videos")
+"""The names of pixel values among the media of a batch."""
+
+TABLE = "pixel_table"
+"""The name, among the media of a batch, of the values that are looked up: float32 (channels, copies, 256)."""
+
+
+class PixelTable:
+    """What an image processor makes of each value of each channel: `values`, float32 (channels, 256), with these
+    `settings` of it."""
+
+    def __init__(self, values: NDArray[np.float32], settings: Sequence[Any]) -> None:
+        self.values, self.settings = values, settings
+
+    def look_up(self, pixels: Tensor, copies: int) -> Tensor:
+        """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...)."""
+        items = pixels.flatten(2).numpy()
+        whole = torch.empty(*pixels.shape[:2], copies, *pixels.shape[2:])
+        target = whole.flatten(3).numpy()
+        step = max(1, _AT_ONCE // items.shape[2])
+        for first in range(0, len(items), step):
+            part = slice(first, first + step)
+            for channel in range(len(self.values)):
+                found = self._looked_up(channel, np.ascontiguousarray(items[part, channel]))
+                target[part, channel] = found[:, None]
+        return whole
+
+    def _looked_up(self, channel: int, items: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The values of a channel, two at a time where their number is even."""
+        if items.shape[1] % 2:
+            return np.take(self.values[channel], items)
+        return np.take(self._pairs[channel], items.view(np.uint16)).view(np.float32)
+
+    @functools.cached_property
+    def _pairs(self) -> list[NDArray[np.complex64]]:
+        """For each channel, the values of each two: half a megabyte."""
+        pairs = np.arange(LEVELS * LEVELS, dtype=np.uint16).view(np.uint8)
+        return [values[pairs].view(np.complex64) for values in self.values]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values, "settings": self.settings}
+
+
+def looked_up(media: Mapping[str, Tensor], table: PixelTable | None = None) -> dict[str, Tensor]:
+    """The media of a batch as the model takes them, on the device where they are: with the table among them, uint8
+    become float32. On the CPU, the table of an image processor itself is faster."""
+    made = {name: value for name, value in media.items() if name not in (TABLE, "num_tiles")}
+    if TABLE not in media:
+        return made
+    values = media[TABLE]
+    look_up = table.look_up if table is not None else functools.partial(_gathered, values)
+    if "pixel_values" in made:
+        made["pixel_values"] = _images(media, look_up, values.shape[1])
+    if "pixel_values_videos" in made:  # each frame of a time step stands there itself
+        made["pixel_values_videos"] = look_up(media["pixel_values_videos"], 1).flatten(1)
+    return made
+
+
+def _images(media: Mapping[str, Tensor], look_up: Callable[[Tensor, int], Tensor], copies: int) -> Tensor:
+    pixels = media["pixel_values"]
+    if pixels.ndim == 3:  # patches
+        return look_up(pixels, copies).flatten(1)
+    images = pixels.flatten(0, -4)
+    found = look_up(images, 1).view(pixels.shape)
+    is_there = media.get("pixel_attention_mask")
+    if "num_tiles" in media:
+        is_there = torch.arange(pixels.shape[1], device=pixels.device) < media["num_tiles"][:, None]
+        is_there = is_there[..., None, None]
+    if is_there is not None and (is_there.device.type != "cpu" or not is_there.all()):
+        found.masked_fill_(is_there.unsqueeze(2) == 0, 0)
+    return found
+
+
+def _gathered(values: Tensor, pixels: Tensor, copies: int) -> Tensor:
+    """As `PixelTable.look_up`, on any device."""
+    whole = values.new_empty(*pixels.shape[:2], copies, *pixels.shape[2:])
+    for channel in range(len(values)):
+        index = pixels[:, channel].to(torch.int32).flatten()
+        found = values[channel, 0].index_select(0, index).view(pixels[:, channel].shape)
+        whole[:, channel] = found.unsqueeze(1)
+    return whole
+
+
+def table_of(processor: Any) -> PixelTable | None:
+    """The table of an image processor; None if it does not compute as those of transformers do."""
+    levels = np.arange(LEVELS, dtype=np.uint8).reshape(1, 16, 16).repeat(3, axis=0)
+    with contextlib.suppress(Exception):  # a processor of another kind may raise anything
+        settings = settings_of(processor)
+        if fused := getattr(processor, "rescale_and_normalize", None):  # torchvision's
+            made = fused(torch.from_numpy(levels)[None], *settings)[0]
+        else:
+            does_rescale, factor, does_normalize, mean, std = settings
+            made = processor.rescale(levels, factor) if does_rescale else levels
+            made = processor.normalize(made, mean, std) if does_normalize else made
+        values = np.asarray(made)
+        if values.dtype == np.float32 and values.shape == levels.shape:
+            return PixelTable(values.reshape(3, LEVELS), settings)
+    return None
+
+
+def settings_of(processor: Any) -> tuple[bool, float, bool, tuple[float, ...], tuple[float, ...]]:
+    """The settings on which a table depends: whether and by which factor values are rescaled, and whether they are
+    normalized, with the mean and the standard deviation of each channel."""
+    return (
+        processor.do_rescale,
+        processor.rescale_factor,
+        processor.do_normalize,
+        tuple(processor.image_mean),
+        tuple(processor.image_std),
+    )
+
+
+def processed(processor: Any, images: Sequence[Any], table: PixelTable | None, **options: Any) -> Any:
+    """What an image processor makes of images; with a table, `pixel_values` are uint8, to be looked up.
+
+    Raises:
+        FatalSampleError: if its settings are not those of the table.
+    """
+    if table is None:
+        return processor(images=list(images), return_tensors="pt", **options)
+    check_settings(processor, table)
+    return processor(images=list(images), return_tensors="pt", do_rescale=False, do_normalize=False, **options)
+
+
+def check_settings(processor: Any, table: PixelTable) -> None:
+    """Raise a FatalSampleError if the settings of an image processor are not those of its table."""
+    if (settings := settings_of(processor)) != table.settings:
+        raise FatalSampleError(
+            f"{type(processor).__name__}: its settings (do_rescale, rescale_factor, do_normalize, image_mean, "
+            f"image_std) are {settings}, but were {table.settings} when the encoder was made; set them before"
+        )

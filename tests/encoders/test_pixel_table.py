@@ -1,0 +1,222 @@
+"""Pixel values that are looked up are bit by bit those that the image processor computes."""
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.fabric.utilities.apply_func import move_data_to_device
+
+from bridge_data.encoders import (
+    FamilyConfig,
+    FamilyTaskEncoder,
+    Idefics3,
+    InternVL,
+    Llava,
+    LlavaNext,
+    Qwen2VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
+    VideoConversationSample,
+    VideoSampling,
+)
+from bridge_data.encoders.families import same_media
+from bridge_data.encoders.pixel_table import TABLE
+from bridge_data.encoders.sequences import Media
+from bridge_data.errors import ConfigError, FatalSampleError
+from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, make_tokenizer, picture
+from tests.encoders.qwen_parts import frames, make_family, qwen_tokenizer
+from tests.later import hf
+from tests.tiny_models.parts import PATCH, tiny_image_processor
+
+FAMILIES = {
+    "llava": lambda one: Llava(one, patch_size=PATCH),
+    "siglip": lambda one: Llava(one, patch_size=PATCH, num_additional_image_tokens=0),
+    "llava_next": lambda one: LlavaNext(one, patch_size=PATCH),
+    "idefics3": lambda one: Idefics3(one, image_seq_len=4),
+    "smolvlm": lambda one: Idefics3(one, image_seq_len=4),
+    "internvl": lambda one: InternVL(one, image_seq_length=4),
+    "qwen2_vl": Qwen2VL,
+    "qwen3_vl": Qwen3VL,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "its own": {},
+    "not rescaled": {"do_rescale": False},
+    "not normalized": {"do_normalize": False},
+    "another mean": {"image_mean": [0.1, 0.5, 0.9], "image_std": [0.3, 0.2, 0.7], "rescale_factor": 1 / 127.5},
+}
+SIDES = st.integers(8, 90)
+
+
+def family_of(kind: str, **changed: Any) -> Any:
+    processor = copy.deepcopy(tiny_image_processor(kind))
+    for name, value in changed.items():
+        setattr(processor, name, value)
+    return FAMILIES[kind](processor)
+
+
+def untabled(family: Any) -> Any:
+    """The same family, whose processor computes all."""
+    plain = copy.copy(family)
+    object.__setattr__(plain, "_table", None)
+    return plain
+
+
+def batch_of(family: Any, rows: list[list[Any]]) -> Media:
+    made: Media = family.batch([family.pixels(images, 0) if images else {} for images in rows])
+    return made
+
+
+@pytest.mark.parametrize("changed", SETTINGS)
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_family_has_the_values_of_its_processor(kind: str, changed: str) -> None:
+    family = family_of(kind, **SETTINGS[changed])
+    assert family._table is not None or "do_rescale" in SETTINGS[changed]  # which some processors do not take
+    rows = [[picture((40, 61), 1), picture((90, 30), 2)], [], [picture((33, 34), 3)]]
+    assert same_media(batch_of(family, rows), batch_of(untabled(family), rows))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(FAMILIES)), st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=4), st.integers(0, 3))
+def test_at_any_size(kind: str, sizes: list[tuple[int, int]], cut: int) -> None:
+    family = _families(kind)
+    images = [picture(size, seed) for seed, size in enumerate(sizes)]
+    rows = [images[:cut], images[cut:]]
+    assert same_media(batch_of(family, rows), batch_of(untabled(family), rows))
+
+
+_made: dict[str, Any] = {}
+
+
+def _families(kind: str) -> Any:
+    return _made.get(kind) or _made.setdefault(kind, family_of(kind))
+
+
+def test_patches_of_an_odd_number_of_pixels() -> None:
+    processor = hf.Qwen2VLImageProcessorPil(patch_size=3, size={"shortest_edge": 36, "longest_edge": 3600})
+    family = Qwen2VL(processor)
+    assert family._table is not None
+    rows = [[picture((50, 41))]]
+    assert same_media(batch_of(family, rows), batch_of(untabled(family), rows))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_until_the_batch_they_are_bytes(kind: str) -> None:
+    family = family_of(kind)
+    sample, plain = ({**one.pixels([picture((64, 48))], 0)}["pixel_values"] for one in (family, untabled(family)))
+    copies = family.frames_a_step if kind.startswith("qwen") else 1
+    assert sample.dtype == torch.uint8
+    assert sample.nbytes * 4 * copies == plain.nbytes
+    batch_of(family, [[picture((64, 48))]])
+    assert len(pickle.dumps(family)) < 1 << 15  # its largest tables are made again in each worker
+
+
+def of_its_own(kind: str, name: str) -> Any:
+    """A processor of a user, which computes in another way than its settings say."""
+    processor = tiny_image_processor(kind)
+    base = type(processor)
+
+    def normalize(self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+        made = base.normalize(self, image, *args, **kwargs)
+        return made - made.mean(dtype=np.float32) if name == "of all pixels" else made * np.float32(2)
+
+    return type(base.__name__, (base,), {"normalize": normalize})(**processor.to_dict())
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_processor_that_looks_at_more_than_a_value_computes_itself(kind: str) -> None:
+    family = FAMILIES[kind](of_its_own(kind, "of all pixels"))
+    assert family._table is None
+    assert FAMILIES[kind](of_its_own(kind, "twice"))._table is not None
+    images = [picture((40, 61), 1)]
+    expected = batch_of(untabled(family), [images])
+    assert same_media(batch_of(family, [images]), expected)
+    assert expected["pixel_values"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_settings_that_change_later_are_an_error(kind: str) -> None:
+    family = dataclasses.replace(family_of(kind))
+    family.image_processor.image_mean = [0.0, 0.0, 0.0]
+    with pytest.raises(FatalSampleError, match=r"its settings .* were .* when the encoder was made; set them before"):
+        family.pixels([picture((40, 61))], 0)
+
+
+# Bytes until the batch is moved
+
+TYPES = ("float32", "bfloat16", "uint8")
+
+
+def batches_of(make: Any, samples: list[Any], **options: Any) -> list[Any]:
+    """A batch of the samples for each type of pixels."""
+    made = []
+    for name in TYPES:
+        encoder = make(FamilyConfig(pixels=name, **options))
+        made.append(encoder.batch([encode(encoder, sample) for sample in samples]))
+    return made
+
+
+def assert_same_pixels(whole: Any, half: Any, raw: Any) -> None:
+    """The same, rounded, and looked up: where the batch is moved, or its inputs are asked for."""
+    names = [name for name in ("pixel_values", "pixel_values_videos") if name in whole.media]
+    assert names
+    for name in names:
+        assert raw.media[name].dtype == torch.uint8
+        assert torch.equal(half.media[name], whole.media[name].to(torch.bfloat16))
+    moved = move_data_to_device(raw, torch.device("cpu"))  # as Lightning moves batches
+    assert same_media(moved.media, whole.media) and type(moved) is type(whole)
+    inputs = [{name: torch.as_tensor(value) for name, value in one.model_inputs().items()} for one in (raw, whole)]
+    assert_equal(*inputs)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_batches_of_bytes_become_those_of_floats(name: str, pack: bool) -> None:
+    family = CASES[name].make()
+    tokenizer = make_tokenizer(begin=CASES[name].begin, template=family.chat_template)
+    samples = [draw_talk(seed).sample for seed in range(6)]
+    samples.sort(key=lambda sample: len(sample.images))  # one without images comes first
+
+    def make(config: FamilyConfig) -> Any:
+        return FamilyTaskEncoder(tokenizer, family, config, seq_length=1 << 14)
+
+    assert_same_pixels(*batches_of(make, samples, pack_in_batch=pack))
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_images_and_videos_of_qwen(name: str) -> None:
+    said = [{"role": "user", "content": "<video><image> what"}, {"role": "assistant", "content": "this"}]
+    images = [picture((64, 40), 5)]
+    sample = VideoConversationSample(__key__="v", messages=said, images=images, videos=[frames(5, (48, 32), 1)])
+
+    def make(config: FamilyConfig) -> Any:
+        sampling = VideoSampling(fps=None)
+        return QwenVLTaskEncoder(qwen_tokenizer(name), make_family(name), config, seq_length=4096, sampling=sampling)
+
+    assert_same_pixels(*batches_of(make, [sample, sample]))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_how_many_bytes_a_batch_has(kind: str) -> None:
+    family = family_of(kind)
+    rows = [family.pixels([picture((64, 64), seed)], 0) for seed in range(3)]
+    raw, whole = family.collected(rows), family.batch(rows)
+    copies = family.frames_a_step if kind.startswith("qwen") else 1
+    assert raw["pixel_values"].nbytes * 4 * copies == whole["pixel_values"].nbytes
+    assert raw[TABLE].nbytes == 3 * copies * 256 * 4
+
+
+def test_where_bytes_cannot_be_looked_up_they_are_refused() -> None:
+    tokenizer = make_tokenizer(template=None)
+    own = FAMILIES["llava"](of_its_own("llava", "of all pixels"))
+    with pytest.raises(ConfigError, match=r"pixels='uint8'\): Llava makes no bytes: its image processor computes"):
+        FamilyTaskEncoder(tokenizer, own, FamilyConfig(pixels="uint8"))
+    with pytest.raises(ConfigError, match=r'pixels="uint8", layout="bridge"\): the step of Bridge moves a batch'):
+        FamilyConfig(pixels="uint8", layout="bridge")
+    with pytest.raises(ConfigError, match=r"pixels='float16'.*expected one of 'float32', 'bfloat16', 'uint8'"):
+        FamilyConfig(pixels="float16")  # type: ignore[arg-type]
