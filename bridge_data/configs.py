@@ -363,9 +363,8 @@ def _check_made_late(name: str, value: Any, where: str) -> None:
     if value is not None and not is_class_path(value) and (is_encoder or not isinstance(value, str)):
         expected = "class_path, and init_args," if is_encoder else "a folder, a hub id, or class_path and init_args,"
         raise ConfigError(f"{where}: expected {expected} got {value!r}")
-    if is_encoder and is_class_path(value):
-        if not issubclass(named_class(value["class_path"], where), TaskEncoder):
-            raise ConfigError(f"{where}: class_path={value['class_path']}: expected a class derived from TaskEncoder")
+    if is_encoder and is_class_path(value) and not issubclass(named_class(value["class_path"], where), TaskEncoder):
+        raise ConfigError(f"{where}: class_path={value['class_path']}: expected a class derived from TaskEncoder")
 
 
 def _typed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -461,7 +460,9 @@ def named_object(name: str) -> Any:
             "arguments, name a function without any that returns the DataConfig"
         ) from error
     if made is None:
-        raise ConfigError(f"config {name!r}: {name.rpartition(':')[2]} gives None; expected it to return the DataConfig")
+        raise ConfigError(
+            f"config {name!r}: {name.rpartition(':')[2]} gives None; expected it to return the DataConfig"
+        )
     return made
 
 
