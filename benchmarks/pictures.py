@@ -45,9 +45,9 @@ from bridge_data import (
 from bridge_data.order import Cursor, Geometry, Row, Schedule
 from bridge_data.order.row import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.runs.mixing import mixing_of, windows_of_epoch
 from bridge_data.task import Packing
 from bridge_data.task.packers import PACKERS
-from bridge_data.tools.mixing import mixing_of, windows_of_epoch
 
 FIGURES, IMAGES = RESULTS / "pictures.json", ROOT / "docs/images"
 

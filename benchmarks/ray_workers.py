@@ -42,7 +42,8 @@ class Loader(ours.Loader):
         super().__init__(workload, folder, workers)
         if where != "local":
             self.loader.close()
-            self.loader = get_savable_loader(self.loader.dataset, workers={"address": address, "required": True})
+            on_ray = {"pool": "ray", "address": address, "required": True}
+            self.loader = get_savable_loader(self.loader.dataset, workers=on_ray)
         self.loader.wait_for_workers()
 measure.main(Loader)
 """

@@ -451,7 +451,7 @@ def named_object(name: str) -> Any:
     """
     if not _NAMED.fullmatch(name) or os.path.exists(name):
         return None
-    _, found = find_named(name, "config")
+    found = find_named(name, "config")
     try:
         made = found() if callable(found) and not isinstance(found, DataConfig) else found
     except Exception as error:
@@ -501,8 +501,8 @@ def _bridge_encoder(builder: "EnergonDatasetBuilder", tokenizer: Any) -> Any:
     return builder.task_encoder(open_tokenizer(tokenizer))
 
 
-def find_named(name: str, what: str = "task encoder") -> tuple[ModuleType, Any]:
-    """The module of `package.module:Name`, which may be in the current folder, and its attribute `Name`; `what` it is.
+def find_named(name: str, what: str) -> Any:
+    """The attribute `Name` of `package.module:Name`, a module that may be in the current folder; `what` it is.
 
     Raises:
         ConfigError: if either does not exist.
@@ -512,33 +512,10 @@ def find_named(name: str, what: str = "task encoder") -> tuple[ModuleType, Any]:
         raise ConfigError(f"{what} {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
     module = import_here(module_name)
     try:
-        return module, getattr(module, attribute)
+        return getattr(module, attribute)
     except AttributeError:
         names = ", ".join(sorted(one for one in vars(module) if not one.startswith("_")))
         raise ConfigError(f"{what} {name!r}: {module.__file__} has no {attribute}; it has {names}") from None
-
-
-def named_encoder(name: str) -> "TaskEncoder[Any, Any, Any, Any]":
-    """The task encoder `package.module:name`, or made by the class or function of this name without arguments.
-
-    Raises:
-        ConfigError: if no such name exists, or the encoder cannot be made.
-    """
-    from bridge_data.task import TaskEncoder
-
-    module, found = find_named(name)
-    try:
-        made = found() if callable(found) and not isinstance(found, TaskEncoder) else found
-    except Exception as error:
-        raise ConfigError(
-            f"task encoder {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
-            "arguments, name a function without any that returns the task encoder"
-        ) from error
-    if isinstance(made, TaskEncoder):
-        return made
-    names = [one for one, value in vars(module).items() if isinstance(value, type) and issubclass(value, TaskEncoder)]
-    there = f"there is {', '.join(names)}" if names else "there is no task encoder in it"
-    raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {there}")
 
 
 def look_here() -> str:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,17 +31,22 @@ PRELOADED = ["bridge_data.datamodule.module", "recipes.megatron.train_vlm", "tra
 
 
 def run_job(
-    module: str, *arguments: str, num_ranks: int | None = None, cwd: Path = ROOT, timeout_s: float = 150
+    module: str,
+    *arguments: str,
+    num_ranks: int | None = None,
+    cwd: Path = ROOT,
+    timeout_s: float = 150,
+    anew: Collection[str] = (),
 ) -> tuple[int, str]:
     """Run `python -m module arguments` in a process of its own, or on so many gloo ranks; nothing is left of it. As for
-    `python`, "-c" for the module takes a program.
+    `python`, "-c" for the module takes a program. The packages `anew` are not imported yet, as in a new process.
 
     Returns the exit status, which is that of the first rank that fails, and the output of all.
     """
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as connection:
         output = Path(folder, "output")
         environment = os.environ | SINGLE_THREADED | {"PYTHONPATH": str(ROOT)}
-        work = [str(output)] * 2, environment, [module, *arguments], num_ranks, str(cwd)
+        work = [str(output)] * 2, environment, [module, *arguments], num_ranks, str(cwd), [*anew]
         connection.connect(job_server())
         with connection.makefile("rwb") as stream:
             pickle.dump(work, stream)
@@ -80,7 +85,7 @@ connection = socket.socket(socket.AF_UNIX)
 connection.connect({server!r})
 stream = connection.makefile("rwb")
 outputs = [f"/proc/{{os.getpid()}}/fd/{{number}}" for number in (1, 2)]
-pickle.dump((outputs, dict(os.environ), {command} + sys.argv[1:], None, os.getcwd()), stream)
+pickle.dump((outputs, dict(os.environ), {command} + sys.argv[1:], None, os.getcwd(), []), stream)
 stream.flush()
 process, status = pickle.load(stream), pickle.load(stream)
 if status < 0:
@@ -131,8 +136,17 @@ def _attend(connection: socket.socket) -> None:
         pickle.dump(job.exitcode, stream)
 
 
-def _run(outputs: list[str], environment: Mapping[str, str], argv: list[str], num_ranks: int | None, cwd: str) -> None:
+def _run(
+    outputs: list[str],
+    environment: Mapping[str, str],
+    argv: list[str],
+    num_ranks: int | None,
+    cwd: str,
+    anew: list[str],
+) -> None:
     """Be the first process of a job; its outputs are files, or `/proc/PID/fd/NUMBER`."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in anew]:
+        del sys.modules[name]
     os.setsid()
     for number, output in enumerate(outputs, 1):
         with open(output, "ab") as file:

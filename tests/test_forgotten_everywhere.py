@@ -31,11 +31,11 @@ from bridge_data import (
     prepare_metadataset,
     stateless,
 )
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.forget.tombstone_writing import forget_samples, renew_tombstones
 from bridge_data.plugins.mount.mount import View, ViewOperations
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml

@@ -41,11 +41,11 @@ LAYERS = (
         "decode",
     ),
     *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "configs"),
-    *("check", "cli", "plugins", "energon", "tools"),
+    *("runs", "check", "cli", "plugins", "energon"),
 )
 """From the first to the last: what all stages use, the stages, and the core's last rooms: the DataModule and its
-settings, the checks of data, and the command line. Above the core stand the plug-ins, whose commands use what those of
-the core share; and what may import them: the names of Energon, which nothing imports, and the tools."""
+settings, training runs as commands read them, the checks of data and runs, and the command line. Above the core stand
+the plug-ins, whose commands use what those of the core share; and the names of Energon, which nothing imports."""
 
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -89,8 +89,6 @@ def test_imports_lead_back_only() -> None:
             assert first not in ("recipes", "tests", "benchmarks"), f"{path}:{line}"
             other = rest.partition(".")[0]
             if first == "bridge_data" and layer != "__init__":
-                if (module_of(path), ".".join(name.split(".")[1:3])) in TO_CUT:
-                    continue
                 assert other == layer or NUMBERS.get(other, len(NUMBERS)) < NUMBERS[layer], f"{path}:{line}: {name}"
 
 
@@ -101,19 +99,6 @@ def test_nothing_asks_for_the_recipes_by_name_either() -> None:
         (path.name, one.value) for path, one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)
     ]
     assert [(name, text) for name, text in named if text.startswith("recipes.")] == []
-
-
-TO_CUT: set[tuple[str, str]] = {
-    ("plugins.ledger.verify_command", "tools.run_sections"),
-    ("plugins.ledger.verify_command", "tools.runs"),
-    ("plugins.view.charts", "tools.planning"),
-    ("plugins.view.pages", "tools.run_order"),
-    ("plugins.view.pages", "tools.run_sections"),
-    ("plugins.view.pages", "tools.planning"),
-    ("plugins.view.pages", "tools.runs"),
-    ("plugins.view.view_command", "tools.runs"),
-}
-"""(module, what it imports against the order) that are still to be cut: a list that only becomes shorter."""
 
 
 def targets(path: Path, modules: Collection[str]) -> Iterator[str]:
@@ -186,7 +171,7 @@ def test_the_data_module_hangs_on_what_trains_alone() -> None:
     """On nothing that prepares data, on no names of Energon, and on no encoder but that which it makes itself."""
     found = depends_on("datamodule")
     assert {"loader.loader", "lanes.lane", "encoders.multimodal_encoder"} <= found
-    assert {name.partition(".")[0] for name in found} & {"energon", "prepare", "plugins", "tools"} == set()
+    assert {name.partition(".")[0] for name in found} & {"energon", "prepare", "plugins", "runs"} == set()
     assert found & {f"encoders.{name}" for name in ("hf", "qwen_encoder", "text")} == set()
     assert {"prepare.tars", "plugins.joins.joins"} <= depends_on("energon"), "this finds what is there"
 
@@ -200,13 +185,7 @@ def test_a_plugin_imports_no_other() -> None:
             match name.split("."):
                 case ["bridge_data", "plugins", other, *_] if other != own:
                     found.add((module_of(path), f"plugins.{other}"))
-    assert found == PLUGINS_TO_CUT
-
-
-PLUGINS_TO_CUT: set[tuple[str, str]] = {
-    ("plugins.view.pages", "plugins.ledger"),
-}
-"""(module, plug-in) that are still to be cut: a list that only becomes shorter."""
+    assert found == set()
 
 
 @pytest.mark.parametrize("package", [bridge_data, encoders, energon, plan], ids=lambda package: package.__name__)
@@ -266,7 +245,7 @@ from bridge_data import WorkerConfig, get_loader, get_train_dataset
 options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer_size=10, max_samples_per_sequence=10)
 next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
-    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "plugins.tables.parquet_table")
+    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "runs", "plugins.tables.parquet_table")
     ours += ("task.grouping", "task.stores.dataset_store")
     heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"

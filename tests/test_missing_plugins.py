@@ -7,7 +7,6 @@ import importlib.abc
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ranks import run_job
 
 GONE = {"the folder": "bridge_data.plugins", "each plug-in in it": "bridge_data.plugins."}
 """How the names of the modules begin that cannot be imported."""
@@ -153,9 +154,10 @@ def test_whoever_needs_a_plugin_that_is_missing_is_told_which(start: str, tmp_pa
     with get_savable_loader(texts(data), ledger_path=tmp_path / "kept") as loader:
         next(iter(loader))
         (tmp_path / "state.json").write_text(json.dumps(loader.save_state_rank()))
-    command = [sys.executable, "-m", "tests.test_missing_plugins", start, str(tmp_path), json.dumps(TABLE)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    messages = json.loads(done.stdout.splitlines()[-1])
+    arguments = start, str(tmp_path), json.dumps(TABLE)
+    status, output = run_job("tests.test_missing_plugins", *arguments, anew=("bridge_data", "tests"))
+    assert status == 0, output
+    messages = json.loads(output.splitlines()[-1])
     assert len(messages) > 70, [*messages]
     unnamed = {name: one for name, one in messages.items() if not is_named(*one)}
     assert not unnamed, unnamed

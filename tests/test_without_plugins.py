@@ -12,6 +12,7 @@ import bridge_data
 from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 CONTRACTS = (
     *("tests/properties/test_machine.py", "tests/properties/test_resume.py", "tests/test_golden_order.py"),
@@ -74,7 +75,7 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:xdist", *sys.argv[1:]]))
 def test_a_usual_job_and_contracts_of_the_core_need_no_plugin(core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few histories: all of them run with all plug-ins there, too."""
     monkeypatch.setenv("BRIDGE_DATA_PROFILE", "repeatable")
-    monkeypatch.setenv("BRIDGE_DATA_EXAMPLES", "10")
+    monkeypatch.setenv("BRIDGE_DATA_EXAMPLES", "4")
     printed = run(core, "-c", USUAL_JOB_AND_TESTS, *QUICK)
     assert "usual job: right" in printed and " passed" in printed
 
@@ -113,10 +114,16 @@ print("imported:", *(name for name in sys.modules if name.startswith("bridge_dat
 @pytest.mark.processes
 def test_no_plugin_is_imported_for_data_that_need_none(tmp_path: Path) -> None:
     """Nor is one that is there: who reads the way to the first batch meets none."""
+
+    def told() -> str:
+        status, output = run_job("-c", OPENS_AND_TELLS, str(data), anew=["bridge_data"])
+        assert status == 0, output
+        return output
+
     data = write_texts(tmp_path / "texts", 20)
-    assert run(ROOT, "-c", OPENS_AND_TELLS, str(data)).endswith("imported:\n")
+    assert told().endswith("imported:\n")
     forget_samples(data, ["000003"], "asked for")
-    assert "bridge_data.plugins.forget" in run(ROOT, "-c", OPENS_AND_TELLS, str(data))
+    assert "bridge_data.plugins.forget" in told()
 
 
 @pytest.mark.slow

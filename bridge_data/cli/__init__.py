@@ -47,9 +47,6 @@ _COMMANDS = {
 COMMANDS = Seam[click.Command]("commands")
 """By the name of the command; that of one within a group has the group's before it: `checkpoint verify`."""
 
-_MODULES = {name: f"bridge_data.tools.{name}_command" for name in ("order", "plan")}
-"""Commands whose module has another name, or stands elsewhere."""
-
 
 class _Commands(click.Group):
     """Imports commands when they are called, and turns our own errors into messages."""
@@ -58,7 +55,7 @@ class _Commands(click.Group):
         return list(dict.fromkeys((*_COMMANDS, *(name for name in COMMANDS.names_of_others if " " not in name))))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        module = _MODULES.get(name, f"bridge_data.cli.{name}_command")
+        module = f"bridge_data.cli.{name}_command"
         if name in _COMMANDS and importlib.util.find_spec(module) is not None:
             with importing(f"bridge-data {name}"):
                 found: click.Command = getattr(importlib.import_module(module), name.replace("-", "_"))

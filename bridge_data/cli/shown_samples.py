@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
+from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.cli.sample_facts import facts_of, part_facts, shown_json, text_of
 from bridge_data.cli.terminal import (
     echo_json,
@@ -71,7 +71,7 @@ _Chosen: TypeAlias = tuple[SplitCatalog, list[tuple[CatalogSource, range]]]
 
 def _numbered(path: Path, parts: Sequence[str], trust: dict[str, Any], samples: range) -> _Chosen:
     """The samples of these numbers, of the first part that has any."""
-    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
+    found = next(filter(None, (SplitCatalog.open(path, part, trust) for part in parts)), None)
     if found is None:
         raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
     if len(found.sources) == 1 and samples.start >= found.num_samples:
@@ -81,7 +81,7 @@ def _numbered(path: Path, parts: Sequence[str], trust: dict[str, Any], samples: 
 
 def _with_key(path: Path, key: str, parts: Sequence[str], trust: dict[str, Any]) -> _Chosen:
     """One sample; once if it is in several parts, or in a blend more than once."""
-    opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
+    opened = [catalog for catalog in (SplitCatalog.open(path, part, trust) for part in parts) if catalog is not None]
     several = [(catalog, source) for catalog in opened for source in catalog.sources]
     place = find_sample([shown.records for _, shown in several], key)[0]
     catalog, shown = several[place.records]

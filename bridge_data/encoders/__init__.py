@@ -8,6 +8,7 @@ families, whose batches equal those of transformers' processors.
     sample_media    images and videos of a crude sample: its parts, or files that it names
     visual_settings what a sample says of one image or video: pixels, frames, times
     families        what each family makes of an image or a video: sizes, tiles, tokens
+    pixel_table     pixel values from bytes, in one pass, on any device
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
     text            an encoder of its own, without conversations (those of pairs and of speech are a plug-in)

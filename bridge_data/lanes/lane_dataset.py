@@ -192,6 +192,10 @@ class LaneDataset:
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 
+    def on_ranks(self, config: WorkerConfig) -> "LaneDataset":
+        """The same data set for the ranks of `config`."""
+        return self.changed(worker_config=config, pack_sources=self.pack_sources.for_ranks(config.world_size))
+
     def batched(self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]) -> Self:
         """The same data set in batches of `batch_size`, as another task encoder makes them.
 

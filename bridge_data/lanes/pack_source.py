@@ -28,7 +28,7 @@ are resharded, what they hold becomes a part of the rest of the data, and their 
 `PackSources.resharded` does better. The data set needs a `packing_buffer_size`, and an encoder that packs.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from bridge_data.lanes.lane import Batching, Held, PackSource, SampleFeed
@@ -67,6 +67,8 @@ class PackSources:
     """Whether a pack is a micro-batch as it is."""
     modules: tuple[str, ...] = ()
     """What its sources import on first use."""
+    are_planned: ClassVar[bool] = False
+    """Whether the samples of each pack are known before any is read: see `members`."""
 
     def batched(self, dataset: PackedData) -> "PackSources":
         """Those of `dataset`, which was made of the one with these: its batches have another size and another encoder.
@@ -85,6 +87,14 @@ class PackSources:
         size = dataset.batching.packing_buffer_size
         assert size is not None
         return OnlinePacker(feed, size)
+
+    def members(self, dataset: PackedData, lane: int, state: LoaderState) -> Iterator[Sequence[SampleRef]]:
+        """If they `are_planned`: the samples of the packs of a lane from its position in `state` on, in order."""
+        raise NotImplementedError
+
+    def for_ranks(self, num_ranks: int) -> "PackSources":
+        """Those of a job of so many data-parallel ranks."""
+        return self
 
     def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:
         """Whether these lanes of finite data have nothing left in `state`, as far as is known without reading."""

@@ -25,6 +25,7 @@ When each method is called:
 | | `LaneExtra` | `filter` | samples are drawn, restored or looked ahead for |
 | | | `note`, then `save` | each micro-batch is made |
 | reports | `StateExtra` | `shown`, `unasked` | of a class, without a run |
+| | | `history`, `under` | what lanes left out of a run that has saved a state is looked up |
 """
 
 from __future__ import annotations
@@ -87,6 +88,9 @@ class StateExtra:
     version: ClassVar[int]
     asked_by: ClassVar[str] = ""
     """The setting with which a run asks for it, for messages."""
+    leaves_out: ClassVar[bool] = False
+    """Whether its lanes leave out samples: `of_data` knows which are left out now, `history` and `under` which were in
+    a run that has saved a state."""
 
     @classmethod
     def of_data(cls, sources: Sequence[Source], source_ids: Sequence[str]) -> Self:
@@ -133,6 +137,21 @@ class StateExtra:
         """What it is called in reports on a state, and what of it is in this one; None if there is nothing to say."""
         return None
 
+    @classmethod
+    def history(cls, state: LoaderState) -> Sequence[tuple[int, Any]]:
+        """(first micro-batch, what applied from there on, for `under`) in the run that saved `state`, in ascending
+        order."""
+        return ()
+
+    @classmethod
+    def under(cls, sources: Sequence[Source], source_ids: Sequence[str], data: Any) -> Self | None:
+        """What left out samples while `data` of the history applied; None if nothing did.
+
+        Raises:
+            StateError: if these sources do not tell.
+        """
+        return None
+
     def gathered(self, state: LoaderState) -> None:
         """Called with the state of the whole job where one is gathered to be saved."""
 
@@ -158,6 +177,28 @@ def shown_extras(state: LoaderState) -> list[ShownExtra]:
     """What the features that are installed say of a state."""
     found = (EXTRAS.get(name, "the state").shown(state) for name in (*EXTRAS.names, *EXTRAS.names_of_others))
     return [one for one in found if one is not None]
+
+
+def extras_between(
+    state: LoaderState, begin: int, extras: Sequence[StateExtra], sources: Sequence[Source], source_ids: Sequence[str]
+) -> list[tuple[int, tuple[StateExtra, ...]]]:
+    """(first micro-batch, the extras of the run from there on), from micro-batch `begin` to that of a `state` that it
+    saved: `extras`, but for those that leave out samples, which were as the state says.
+
+    Raises:
+        StateError: if the sources, which states call by these ids, do not tell what was left out.
+    """
+    kinds = {extra.name: type(extra) for extra in extras} | {name: EXTRAS.get(name, "a state") for name in state.extras}
+    histories = [(kind, kind.history(state)) for kind in kinds.values() if kind.leaves_out]
+    changes = {index for _, history in histories for index, _ in history if begin < index < state.micro_batch_index}
+    others, found = [extra for extra in extras if not extra.leaves_out], []
+    for index in (begin, *sorted(changes)):
+        then = [
+            kind.under(sources, source_ids, next((data for first, data in reversed(history) if first <= index), None))
+            for kind, history in histories
+        ]
+        found.append((index, (*others, *(extra for extra in then if extra is not None))))
+    return found
 
 
 def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:

@@ -262,11 +262,6 @@ class Schedule:
         left = self._starts[phase] - self._num_drawn
         return max(0, -(-left // (num_lanes * DRAWS_PER_BLOCK))) * DRAWS_PER_BLOCK
 
-    @property
-    def num_phases(self) -> int:
-        """The number of phases."""
-        return len(self._starts)
-
     def blend_of(self, phase: int) -> Blend:
         """The blend of a phase."""
         if phase not in self._blends:

@@ -409,6 +409,16 @@ class Row:
                     return shuffle, window - 1, number - before(window - 1), number
             shuffle, number = (lane + share.last * self.geometry.num_lanes) // self.per_shuffle, number - total
 
+    def num_samples_of(self, lane: int, shuffle: int) -> int:
+        """The samples of a lane's share of a shuffle."""
+        if self.num_whole is None and self.chunks.equal_length is not None:
+            return self.share(lane, shuffle).num_chunks * self.chunks.equal_length
+        return int(self._lengths_of(lane, shuffle).sum())
+
+    def num_samples_before(self, lane: int, shuffle: int, window: int) -> int:
+        """The samples of a lane's share of a shuffle before a window."""
+        return self._counter(lane, shuffle, self._lengths_of(lane, shuffle))(window)
+
     def _lengths_of(self, lane: int, shuffle: int) -> NDArray[np.integer]:
         """The lengths of the chunks of a lane in a shuffle."""
         share = self.share(lane, shuffle)

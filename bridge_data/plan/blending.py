@@ -173,20 +173,6 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
     return Plan(tree, sources, shares, times, later_weights(tree), weight_unit=unit)
 
 
-def in_draws(plan: Plan, means: Sequence[float]) -> Plan:
-    """A plan for training with weights that count samples, as many as it draws on average; `means` are the mean costs
-    of the samples of each source, in the unit of its weights."""
-    assert plan.weights is not None
-    phases: list[tuple[int, tuple[float, ...]]] = []
-    begin, before, rate = 0.0, 0, 0.0
-    for start, weights in [(0, plan.weights), *plan.later_weights]:
-        begin += (start - before) * rate
-        draws = [weight / mean for weight, mean in zip(weights, means, strict=True)]
-        before, rate = start, math.fsum(draws)
-        phases.append((round(begin), tuple(number / rate for number in draws)))
-    return dataclasses.replace(plan, weights=phases[0][1], later_weights=tuple(phases[1:]), weight_unit=SAMPLES)
-
-
 def in_unit(plan: Plan, unit: str | None) -> Plan:
     """A plan for training with weights that count `unit`; None: what they count already.
 

@@ -30,8 +30,10 @@ def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, ble
     assert "run          1 rank, later 3, 0 workers each, micro-batches of 16, steps of 16 samples" in facts
     assert facts.endswith("10, 10 looked at")
     rows = [line.split() for line in sources.splitlines()]
-    assert rows[1][:4] == ["even/train", "400", "75.00%", "7.50"]
-    assert rows[2][:4] == ["odd/train", "100", "25.00%", "10.00"]
+    assert rows[1][:3] == ["even/train", "400", "75.00%"]
+    assert rows[2][:3] == ["odd/train", "100", "25.00%"]
+    planned = json.loads(run("plan", blend, *SIZES, "--run-steps", 250, "--json").stdout)["run"]
+    assert [row[3] for row in rows[1:3]] == [f"{epochs:.2f}" for epochs in planned["epochs"]]
     assert findings[0].startswith("1. mixes  lanes-of-later-ranks")
     assert "   → set num_lanes=24 from the beginning" in findings[0]
     assert result.stdout.endswith(f"{len(findings) - 1} findings\n")

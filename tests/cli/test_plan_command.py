@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tests.cli.runner import run_command
 from tests.prepared import write_blend, write_texts
-from tests.tools.plan_parts import measure
+from tests.runs.plan_parts import measure
 
-WORDS = "task_encoder=tests.tools.plan_parts.PackedWords"
+WORDS = "task_encoder=tests.runs.plan_parts.PackedWords"
 
 
 def write_data(folder: Path) -> Path:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bridge_data.cli.catalog import DataCatalog, SampleFilter
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.view.data_catalog import DataCatalog, SampleFilter
 from tests.cli.conftest import Run
 from tests.prepared import write_blend, write_texts
 from tests.tables import write_text_table

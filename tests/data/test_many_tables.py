@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from bridge_data.plan import load_plan
-from bridge_data.plugins.tables.table_records import MANY_GROUPS
+from bridge_data.plugins.tables import table_records
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.tables import table_of, write_parquet
 
-NUM_FILES = MANY_GROUPS // 3 + 1
+NUM_FILES = 100
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,9 @@ def name_of(number: int) -> str:
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Path:
-    """A folder of files that together have enough groups to be kept."""
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of files that together have just enough groups to be kept."""
+    monkeypatch.setattr(table_records, "MANY_GROUPS", 3 * NUM_FILES)
     for number in range(NUM_FILES):
         write(tmp_path / "tables", number)
     return tmp_path / "tables"

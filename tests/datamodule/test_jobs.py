@@ -3,6 +3,7 @@ steps that are skipped."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from tests.ranks import run_job
 pytestmark = pytest.mark.processes
 
 
-def test_ranks_read_save_and_resume_as_megatron_divides_them(path: Path, tmp_path: Path) -> None:
+def check_ranks_of_megatron(ranks: list[dict[str, Any]], path: Path) -> None:
+    """What the two ranks of `megatron_job` have seen is right."""
     reference = draw(make_module(path, num_lanes=2).train_dataloader(), 16)
-    for rank, seen in enumerate(run_ranks("megatron_job", 2, tmp_path, path)):
+    assert len(ranks) == 2
+    for rank, seen in enumerate(ranks):
         assert seen["tensor parallel, collection"] == seen["tensor parallel, state"] == [0, 1]
         assert seen["tensor parallel"] == reference[:4], "both ranks of a replica read the same"
         assert seen["default"] == seen["data parallel"] == [rank, 2]
@@ -26,6 +29,10 @@ def test_ranks_read_save_and_resume_as_megatron_divides_them(path: Path, tmp_pat
         assert seen["shared"] == reference[rank::2][:3], "the data-parallel rank is the same whoever looks it up"
         assert seen["resumed"] == reference[rank::2][5:8]
         assert seen["init_global_step"] == 5
+
+
+def test_ranks_read_save_and_resume_as_megatron_divides_them(path: Path, tmp_path: Path) -> None:
+    check_ranks_of_megatron(run_ranks("megatron_job", 2, tmp_path, path), path)
 
 
 def test_a_step_that_is_run_again_has_the_same_batches_and_the_saved_position_is_behind_them(

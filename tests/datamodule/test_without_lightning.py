@@ -1,22 +1,19 @@
 """Megatron needs no Lightning: where that is not installed, or broken, the DataModule is a plain class and works."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.datamodule.jobs import run_ranks
+from tests.datamodule.test_jobs import check_ranks_of_megatron
+from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
 MEGATRON_JOB = """
 import runpy, sys
 sys.modules["lightning"] = None
-from tests.ranks import fork_ranks
-sys.argv = ["megatron_job", *sys.argv[1:]]
-sys.exit(fork_ranks(2, lambda: runpy.run_module("tests.datamodule.megatron_job", run_name="__main__")))
+runpy.run_module("tests.datamodule.megatron_job", run_name="__main__", alter_sys=True)
 """
 
 ALONE = """
@@ -54,20 +51,17 @@ print([base.__name__ for base in EnergonMultiModalDataModule.__bases__])
 """
 
 
-def run(code: str, *arguments: object) -> str:
-    command = [sys.executable, "-W", "always", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+def run(code: str, *arguments: object, num_ranks: int | None = None) -> str:
+    """What a program prints that imports the package, and Lightning, by itself."""
+    packages = "bridge_data", "lightning", "recipes", "tests"
+    status, output = run_job("-c", code, *map(str, arguments), num_ranks=num_ranks, anew=packages)
+    assert status == 0, output
+    return output
 
 
 def test_ranks_of_megatron_see_the_same_without_it(path: Path, tmp_path: Path) -> None:
-    with_it, without = tmp_path / "with", tmp_path / "without"
-    with_it.mkdir()
-    without.mkdir()
-    run(MEGATRON_JOB, without, path)
-    seen = [json.loads((without / f"rank{rank}.json").read_text()) for rank in range(2)]
-    assert seen == run_ranks("megatron_job", 2, with_it, path)
+    run(MEGATRON_JOB, tmp_path, path, num_ranks=2)
+    check_ranks_of_megatron([json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)], path)
 
 
 def test_loaders_and_their_state_need_none(path: Path) -> None:

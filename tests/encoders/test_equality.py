@@ -27,7 +27,7 @@ from tests.encoders.parts import (
     of_transformers,
 )
 
-NUM_TALKS, ROWS = 50, 5
+NUM_TALKS, ROWS = 25, 5
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def batch_of(encoder: Any, talks: Sequence[Talk]) -> FamilyBatch:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fifty_conversations_are_as_the_processor_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversations_are_as_the_processor_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, family, processor = parts_of(name)
     talks = [draw_talk(seed) for seed in range(NUM_TALKS)]
     batches = [talks[start : start + ROWS] for start in range(0, NUM_TALKS, ROWS)]

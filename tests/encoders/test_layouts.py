@@ -250,10 +250,11 @@ def tensors_of(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("settings", "buffer"), [({"pad_to_multiple_of": 8}, None), ({"pack_in_batch": True}, None), ({}, 8)]
+    ("settings", "buffer", "num_workers"),
+    [({"pad_to_multiple_of": 8}, None, 0), ({"pack_in_batch": True}, None, 0), ({}, 8, 1)],
 )
-def test_workers_deliver_the_layout_and_a_batch_can_be_made_again(
-    tmp_path: Path, settings: dict[str, Any], buffer: int | None
+def test_a_batch_in_the_layout_can_be_made_again_and_workers_deliver_it(
+    tmp_path: Path, settings: dict[str, Any], buffer: int | None, num_workers: int
 ) -> None:
     config = FamilyConfig(layout="bridge", **settings)
     encoder = QwenShards(qwen_tokenizer("qwen2_5_vl"), make_family("qwen2_5_vl"), config, seq_length=256)
@@ -273,7 +274,7 @@ def test_workers_deliver_the_layout_and_a_batch_can_be_made_again(
         with get_loader(dataset) as loader:
             return dataset, list(loader)
 
-    dataset, batches = load(1)
+    dataset, batches = load(num_workers)
     assert all(type(batch) is dict and isinstance(batch["visual_inputs"], VisualInputs) for batch in batches)
     packs = [batch["cu_seqlens_q"] is not None for batch in batches]
     assert packs == [bool(buffer or settings.get("pack_in_batch"))] * len(batches)

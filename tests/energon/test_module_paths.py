@@ -5,7 +5,6 @@ import importlib
 import json
 import pickle
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ import bridge_data.energon
 from bridge_data.energon import module_paths
 from bridge_data.energon.engine_names import has_stand_in
 from bridge_data.errors import ConfigError
+from tests.ranks import run_job
 
 CONSTANT = re.compile(r"^[A-Z0-9_]+$|_re(_bytes)?$|^(url_regex|float_pattern|cpal|sample_loader_template)$")
 
@@ -96,4 +96,5 @@ def test_names_of_the_package_are_here_and_one_that_nobody_has_is_an_attribute_e
     ],
 )
 def test_imports_of_every_form_work_in_a_new_process(lines: str) -> None:
-    subprocess.run([sys.executable, "-c", lines], check=True)
+    status, output = run_job("-c", lines, anew=["bridge_data"])
+    assert status == 0, output

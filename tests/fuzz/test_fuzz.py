@@ -1,5 +1,6 @@
 """A short round of fuzzing, the same each time (`make fuzz` is the long one); and that the harness finds faults."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.fuzz import __main__ as harness
 from tests.fuzz.__main__ import TARGETS_MODULE, Result, run_child, run_target
 from tests.fuzz.targets import BY_NAME, TARGETS
 
-NUM_CASES = 10
+NUM_CASES = 50 if "BRIDGE_DATA_EXAMPLES" in os.environ else 5
 
 
 def test_targets_have_names_of_their_own() -> None:

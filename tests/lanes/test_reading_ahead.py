@@ -149,7 +149,7 @@ def test_neighbours_come_with_one_request_also_after_a_restart(
 def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_far_apart(bucket.folder / "a", 400, monkeypatch)
+    write_far_apart(bucket.folder / "a", 240, monkeypatch)
     monkeypatch.setattr(reading, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
     ahead = prefetching.Prefetcher(object_store._range, max_bytes=64 * SAMPLE_BYTES)
     monkeypatch.setattr(object_store._known, "ahead", ahead)
@@ -157,11 +157,11 @@ def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         with get_savable_loader(dataset(f"{bucket.url}/a", num_lanes=8, max_open_bytes=0)) as loader:
             num_opened = len(proxy.requests)
-            assert len({text for batch in loader for text in batch.text}) == 400
+            assert len({text for batch in loader for text in batch.text}) == 240
         reads = [
             (path, extent)
             for method, path, extent in proxy.requests[num_opened:]
             if method == "GET" and path.endswith(".tar")
         ]
-        assert len(reads) == len(set(reads)) == 400
+        assert len(reads) == len(set(reads)) == 240
     assert ahead.num_held_bytes == 0

@@ -105,7 +105,7 @@ def one_each(self: Any, samples: list[Any]) -> list[list[Any]]:
 def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
     tmp_path: Path, hooks: dict[str, Any], what: str
 ) -> None:
-    packing = 5 if "select_samples_to_pack" in hooks else None
+    packing = 2 if "select_samples_to_pack" in hooks else None
     texts = write_texts(tmp_path / "d", 20)
     made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder_with(**hooks))
     with pytest.raises(FatalSampleError, match=rf"the last 10000 {what}"):

@@ -85,7 +85,7 @@ def batches(
     if workers.startswith("afar:"):
         ray_batches.is_on_this_machine = lambda handle: False
     address = workers.removeprefix("afar:")
-    where: Any = "local" if workers in ("here", "local") else {"address": address, "required": True}
+    where: Any = "local" if workers in ("here", "local") else {"pool": "ray", "address": address, "required": True}
     with get_savable_loader(dataset, workers=where, max_worker_restarts=0) as loader:
         if state is not None:
             loader.restore_state_rank(state)

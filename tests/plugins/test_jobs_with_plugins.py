@@ -118,4 +118,4 @@ def _rows(root: Path, size: int, numbers: list[int]) -> list[str]:
 @pytest.mark.processes
 def test_a_job_keeps_its_promises_with_tables_conditions_and_forgotten_samples(folder: Path) -> None:
     machine: Any = type("Machine", (JobWithPlugins,), {"folder": folder})
-    run_state_machine_as_test(machine, settings=settings_of(EXAMPLES // 12))
+    run_state_machine_as_test(machine, settings=settings_of(max(4, EXAMPLES // 12)))

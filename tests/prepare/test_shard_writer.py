@@ -317,19 +317,20 @@ def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_killed_again_and_again_and_resumed(tmp_path: Path) -> None:
     write_texts(tmp_path / "whole", range(60))
+    whole_tars, whole_contents = tars(tmp_path / "whole"), contents(tmp_path / "whole")
     folder, rng = tmp_path / "killed", random.Random(0)
     num_killed = 0
     while in_child(partial(killed_at, rng.randint(1, 6 + num_killed), partial(write_texts, folder, range(60)))) != 0:
         num_killed += 1
         prepared = (folder / ".nv-meta").is_dir()
-        assert tars(folder).items() <= tars(tmp_path / "whole").items()
+        assert tars(folder).items() <= whole_tars.items()
         if prepared:
             try:
-                assert contents(folder) == contents(tmp_path / "whole")
+                assert contents(folder) == whole_contents
             except (ConfigError, DatasetError) as error:
                 assert "prepare" in str(error)  # the commit was interrupted
     assert num_killed >= 20
-    assert tars(folder) == tars(tmp_path / "whole") and contents(folder) == contents(tmp_path / "whole")
+    assert (tars(folder), contents(folder)) == (whole_tars, whole_contents)
     assert lint(folder, LintConfig(num_workers=1)).counts == {} and not [*folder.rglob(".*.tmp")]
 
 

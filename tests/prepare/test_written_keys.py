@@ -14,8 +14,8 @@ from tests.memory import growth_bytes
 def test_memory_does_not_depend_on_the_number_of_keys(tmp_path: Path) -> None:
     def add() -> None:
         written = WrittenKeys(tmp_path)
-        for number in range(600_000):
-            key = f"{number * 7_919 % 600_000:016d}"
+        for number in range(400_000):
+            key = f"{number * 7_919 % 400_000:016d}"
             assert key not in written
             written.add(key, number // 10_000)
         assert written.shard(f"{7_919:016d}") == 0

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -23,20 +24,22 @@ from bridge_data import (
     get_train_dataset,
     merge_states,
 )
+from bridge_data.check.run_checks import examine
 from bridge_data.cli import main
 from bridge_data.configs import DataConfig
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
-from bridge_data.plan.blending import in_draws
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
+from bridge_data.plugins.planned.planned_sources import costs_of_sources
 from bridge_data.plugins.view.charts import count_draws
-from bridge_data.tools.doctor import examine
-from bridge_data.tools.run_order import RunOrder
-from bridge_data.tools.runs import OrderTaskEncoder, TrainingRun, settings_of_state
+from bridge_data.runs.run_order import RunOrder
+from bridge_data.runs.run_plan import draws_of_sources
+from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun, settings_of_state
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
+from tests.properties.machine import EXAMPLES
 
 SIZES = {"a": 600, "b": 150, "c": 90}
 
@@ -119,7 +122,7 @@ def test_every_number_of_ranks_and_workers_has_one_order(folder: Path) -> None:
         assert [key for batch in batches for unit in batch for key in unit] == expected[:160]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=max(3, EXAMPLES // 100), deadline=None)
 @given(
     assigns=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 30)), min_size=1, max_size=4),
     packing=st.none() | st.just(20),
@@ -323,11 +326,14 @@ def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
 def test_weights_that_begin_at_a_cost_begin_for_doctor_after_the_samples_that_cost_as_much(folder: Path) -> None:
     text = BLEND % "[{from_tokens: 0, weight: 2}, {from_tokens: 40000, weight: 1}]"
     (folder / "later.yaml").write_text(text)
-    plan = in_draws(load_plan(folder / "later.yaml"), [10, 20, 40])
-    assert plan.weights == pytest.approx([16 / 18.5, 1 / 18.5, 1.5 / 18.5])
-    ((start, weights),) = plan.later_weights
-    assert start == round(40_000 * (2 / 30 + 1 / 240 + 1 / 160))
-    assert weights == pytest.approx([8 / 10.5, 1 / 10.5, 1.5 / 10.5])
+    save_costs_of_blend(folder / "later.yaml", Encoder(), cost)
+    (dataset,) = ranks(folder, 1, 2, "later.yaml")
+    sizes = np.array([source.num_samples for source in dataset.plan.sources])
+    means = np.array([table.total("tokens") for table in costs_of_sources(dataset)]) / sizes
+    before, after = (np.array(tokens) / means for tokens in ([2 / 3, 1 / 12, 1 / 4], [1 / 2, 1 / 8, 3 / 8]))
+    num_drawn = round(40_000 * (before.sum() + after.sum()))
+    found = draws_of_sources(dataset, num_drawn)
+    assert [one.draws for one in found] == pytest.approx((40_000 * (before + after)).tolist(), rel=0.05)
 
 
 def test_an_added_data_set_begins_with_its_share_from_here_on(folder: Path) -> None:

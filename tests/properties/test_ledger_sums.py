@@ -97,7 +97,7 @@ def folders() -> Iterator[Iterator[Path]]:
 
 
 @pytest.mark.long
-@settings(max_examples=EXAMPLES // 30, deadline=None)
+@settings(max_examples=max(2, EXAMPLES // 30), deadline=None)
 @given(
     case=CASES.map(lambda case: dataclasses.replace(case, ending="endless")),
     legs=st.lists(
@@ -135,7 +135,7 @@ def _in_whole_epochs(case: Case) -> Case:
 
 
 @pytest.mark.long
-@settings(max_examples=EXAMPLES // 30, deadline=None)
+@settings(max_examples=max(2, EXAMPLES // 30), deadline=None)
 @given(
     case=CASES.map(_in_whole_epochs),
     legs=st.lists(
@@ -164,7 +164,7 @@ def test_the_sum_without_positions_is_that_of_all_samples_whatever_happens_on_th
 
 
 @pytest.mark.long
-@settings(max_examples=EXAMPLES // 30, deadline=None)
+@settings(max_examples=max(2, EXAMPLES // 30), deadline=None)
 @given(case=CASES, leg=st.builds(Leg, st.sampled_from([1, 2, 3]), st.integers(4, 12)), data_=st.data())
 def test_one_swapped_sample_changes_the_sums_exactly_if_it_changes_what_came_out(
     data: Path, folders: Iterator[Path], case: Case, leg: Leg, data_: st.DataObject

@@ -11,10 +11,10 @@ from bridge_data.configs import DataConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.view.charts import write_plan
-from bridge_data.tools.planning import Planner, RunLength
+from bridge_data.runs.run_plan import Planner, RunLength
 from tests.encoders.multimodal_parts import image_processor, make_tokenizer
 from tests.prepared import write_blend, write_texts
-from tests.tools.plan_parts import PackedWords, measure, rank_dataset
+from tests.runs.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections.abc import Container, Sequence
 from typing import Any, ClassVar, Self
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import LaneExtra, ShownExtra, StateExtra, data_of
 from bridge_data.order.state import LoaderState
@@ -26,6 +25,7 @@ class ForgottenSamples(StateExtra):
 
     name: ClassVar[str] = "withheld"
     version: ClassVar[int] = 1
+    leaves_out: ClassVar[bool] = True
 
     def __init__(self, sources: Sequence[Source], source_ids: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
@@ -52,12 +52,18 @@ class ForgottenSamples(StateExtra):
         return cls((), (), {})
 
     @classmethod
-    def under(cls, sources: Sequence[Source], source_ids: Sequence[str], lists: ListVersions) -> "Self | None":
+    def history(cls, state: LoaderState) -> History:
+        """The lists that a run used, as its state says."""
+        return [(index, lists) for index, lists in data_of(state.extras, cls) or ()]
+
+    @classmethod
+    def under(cls, sources: Sequence[Source], source_ids: Sequence[str], data: ListVersions | None) -> "Self | None":
         """Those under the versions of a state; None if there are none.
 
         Raises:
             StateError: if the lists of the sources do not have them.
         """
+        lists = data or {}
         known = known_digests(sources, source_ids)
         for name, versions in lists.items():
             digests = known.get(name, ())
@@ -74,7 +80,7 @@ class ForgottenSamples(StateExtra):
         Raises:
             StateError: if the state has a newer list, or a different one.
         """
-        history, index = history_of(state), state.micro_batch_index
+        history, index = self.history(state), state.micro_batch_index
         check_lists(history, index, self._known, dict(state.fingerprint["sources"]))
         return with_lists(history, index, self.lists) or None
 
@@ -88,7 +94,7 @@ class ForgottenSamples(StateExtra):
     def shown(cls, state: LoaderState) -> ShownExtra:
         """Which versions of the lists the run used, by source, and from which micro-batch on."""
         labels, facts, lines = dict(state.fingerprint["sources"]), [], []
-        for index, lists in history_of(state):
+        for index, lists in cls.history(state):
             found = [(labels.get(name, name), [number for number, _ in own]) for name, own in lists.items()]
             shown = [f"version {' and '.join(map(str, numbers))} of the list of {source}" for source, numbers in found]
             lines.append(f"from micro-batch {index:,} on: {', '.join(shown) or 'none'}")
@@ -128,19 +134,3 @@ class _ForgettingLane(LaneExtra):
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         return [ref for ref in refs if ref not in self._forgotten]
-
-
-def history_of(state: LoaderState) -> History:
-    """The lists that a run used, as its state says."""
-    return [(index, lists) for index, lists in data_of(state.extras, ForgottenSamples) or ()]
-
-
-def forgotten_in(dataset: LaneDataset) -> ForgottenSamples | None:
-    """The samples that the lanes of a data set leave out as forgotten; None if it has no list."""
-    return next((extra for extra in dataset.extras if isinstance(extra, ForgottenSamples)), None)
-
-
-def with_forgotten(dataset: LaneDataset, forgotten: ForgottenSamples | None) -> LaneDataset:
-    """A data set whose lanes leave out these samples as forgotten."""
-    others = [extra for extra in dataset.extras if not isinstance(extra, ForgottenSamples)]
-    return dataset.changed(extras=tuple(others if forgotten is None else [*others, forgotten]))

@@ -32,11 +32,6 @@ def lists_at(history: History, index: int) -> ListVersions:
     return next((lists for begin, lists in reversed(history) if begin <= index), {})
 
 
-def changes_between(history: History, begin: int, end: int) -> History:
-    """The changes after micro-batch `begin` and before `end`."""
-    return [(index, lists) for index, lists in history if begin < index < end]
-
-
 def with_lists(history: History, index: int, lists: ListVersions) -> list[Any]:
     """The history of a run that uses `lists` from a micro-batch on."""
     kept: list[Any] = [[begin, then] for begin, then in history if begin < index]

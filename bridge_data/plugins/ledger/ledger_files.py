@@ -36,7 +36,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,6 +230,8 @@ class RunLedger:
         ConfigError: if there are none.
         DatasetError: naming file and byte, if one is damaged.
     """
+
+    FILES: ClassVar[str] = "ledger_dprank"
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = storage.location(folder)

@@ -31,9 +31,10 @@ from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
+from bridge_data.runs.run_sections import RunSection, section_to
+from bridge_data.runs.saved_files import read_states, saved_files
+from bridge_data.runs.training_run import TrainingRun, settings_of_state
 from bridge_data.storage import Location
-from bridge_data.tools.run_sections import RunSection, section_to
-from bridge_data.tools.runs import TrainingRun, read_states, saved_files, settings_of_state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def verify(
     """
     files = saved_files(run)
     checkpoints = sorted(read_states(files.states), key=lambda checkpoint: _position(checkpoint.state))
-    folder = ledger or files.ledger
+    folder = ledger or files.records
     if not checkpoints:
         raise ConfigError(f"{run}: holds no data state, nor do the folders below it")
     if folder is None and data is None:

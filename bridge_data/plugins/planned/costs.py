@@ -43,6 +43,7 @@ from bridge_data.data.records import (
 )
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
+from bridge_data.plan import Source
 from bridge_data.prepare.sample_columns import arrow_package
 from bridge_data.storage import Location, RemotePath, location
 
@@ -331,6 +332,12 @@ def known_costs(base: Records) -> Iterator[tuple[Location, CostFacts]]:
                 continue
             if opened is not None:
                 yield folder / name, opened[0]
+
+
+def measured_with(source: Source) -> dict[str, str]:
+    """By the `costs_key` of each encoder with which the split part of a source was measured, what it is called."""
+    base = stored_records(source.records)
+    return {facts.key: facts.encoder for _, facts in known_costs(base) if facts.split_part == split_part_of(base)}
 
 
 def _written(path: Location) -> str:

@@ -6,11 +6,12 @@ says so; else what differs is counted, and told once. `ConfigError` if the sampl
 it packs by a function of its own.
 """
 
+import contextlib
 import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from bridge_data.errors import ConfigError, FatalSampleError
@@ -52,6 +53,7 @@ class PlannedSources(PackSources):
     a step is then a micro-batch."""
 
     keeps_order: ClassVar[bool] = False
+    are_planned: ClassVar[bool] = True
     limit: ClassVar[Limit] = "cut"
     """A sample that is too long is in no planned pack."""
 
@@ -75,10 +77,18 @@ class PlannedSources(PackSources):
         return () if self.context is None else self.context.modules
 
     def changed(self, dataset: LaneDataset, **attributes: Any) -> LaneDataset:
-        """`dataset` with these planned packs, but for other `costs`, or another `assignment` or `context`."""
+        """`dataset` with these planned packs, but for another `assignment` or `context`."""
+        return dataset.changed(pack_sources=self._with(**attributes))
+
+    def _with(self, **attributes: Any) -> "PlannedSources":
         made = copy.copy(self)
         vars(made).update(attributes, _packs=None)
-        return dataset.changed(pack_sources=made)
+        return made
+
+    def for_ranks(self, num_ranks: int) -> "PlannedSources":
+        """Those whose packs are assigned to so many ranks, if they are assigned."""
+        assignment = self.assignment and dataclasses.replace(self.assignment, num_ranks=num_ranks)
+        return self._with(assignment=assignment)
 
     def batched(self, dataset: PackedData) -> "PlannedSources":
         """Those by the cost index for the encoder of `dataset`."""
@@ -113,6 +123,13 @@ class PlannedSources(PackSources):
         """The packs of a lane from its position in `state` on."""
         own = state.lanes.get(lane) or {}
         return LanePacks(self.packs(dataset), lane, state.num_lanes, own.get("pack_source"), self.context)
+
+    def members(self, dataset: PackedData, lane: int, state: LoaderState) -> Iterator[Sequence[SampleRef]]:
+        """The samples of the planned packs of a lane."""
+        packs = self.lane_packs(dataset, lane, state)
+        with contextlib.suppress(StopIteration):
+            while True:
+                yield packs.next().members
 
     def fingerprint(self, dataset: PackedData) -> dict[str, Any]:
         """What must be equal for pack numbers to mean the same packs."""
@@ -329,14 +346,6 @@ def with_assignment(dataset: LaneDataset, assignment: StepAssignment) -> LaneDat
     planned = planned_of(dataset)
     assert planned is not None
     return planned.changed(dataset, assignment=assignment)
-
-
-def assigned_to(dataset: LaneDataset, num_ranks: int) -> LaneDataset:
-    """`dataset`, the packs of which are assigned to another number of ranks, if they are assigned."""
-    planned = planned_of(dataset)
-    if planned is None or planned.assignment is None:
-        return dataset
-    return planned.changed(dataset, assignment=dataclasses.replace(planned.assignment, num_ranks=num_ranks))
 
 
 def _items_of(members: Iterable[SampleRef]) -> list[Item]:

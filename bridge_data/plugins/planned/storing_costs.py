@@ -48,7 +48,7 @@ def _encoder_of(name: str) -> tuple[Encoder, DatasetOptions]:
         look_here()
         config = DataConfig.read(name)
     else:
-        _, found = find_named(name, "--costs")
+        found = find_named(name, "--costs")
         try:
             made = found() if callable(found) else found
         except Exception as error:

@@ -1,6 +1,7 @@
 """`bridge-data view`: a local page to look at data sets, batches and runs.
 
-    catalog ─ samples by source, number and key; contents ─ the display of one, and of a batch
+    data_catalog ─ samples by source, number and key; contents ─ the display of one, and of a batch
+    shown_run ─ a run as it is looked at, and its output so far
     charts ─ figures of a source, losses and the counts of a blend
     gatekeeper ─ access control; pages ─ everything to show, and the routes; view_command ─ the command
 

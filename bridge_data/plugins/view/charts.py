@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
+from bridge_data.cli.catalog import CatalogSource, SampleAddress
 from bridge_data.data import Records
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import bytes_of
@@ -34,7 +34,8 @@ from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.plugins.view.contents import extension, kind_of, write_page
-from bridge_data.tools.planning import RunPlan, load_ratios
+from bridge_data.plugins.view.data_catalog import BrowsedSplit
+from bridge_data.runs.run_plan import RunPlan, load_ratios
 
 WIDTH, HEIGHT = 640, 264
 """The `viewBox` of a chart."""
@@ -279,7 +280,7 @@ def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
     return TokenLengths(tuple(lengths), num_failed) if any(lengths) else TokenLengths((), 0)
 
 
-def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | None = None) -> Shapes:
+def shapes(part: BrowsedSplit, source: CatalogSource, tokens: TokenLengths | None = None) -> Shapes:
     """The histograms of a source; `tokens` are those of its samples.
 
     Raises:
@@ -330,7 +331,7 @@ def _note(values: defaultdict[str, list[float]], found: ImageMetadata | AVMetada
         values["length of clips"].append(length)
 
 
-def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) -> Mapping[str, Sequence[float]]:
+def _of_samples(part: BrowsedSplit, source: CatalogSource, *, with_media: bool) -> Mapping[str, Sequence[float]]:
     values: defaultdict[str, list[float]] = defaultdict(list)
     count = min(NUM_SAMPLED, source.num_samples)
     for number in range(count):

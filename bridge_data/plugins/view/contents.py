@@ -33,6 +33,7 @@ from bridge_data.data.records import bytes_of
 from bridge_data.decode.image import in_mode
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.extensions import importing
+from bridge_data.plugins.view.data_catalog import BrowsedSplit
 from bridge_data.storage.atomic import write_file
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class SampleCard:
         return [part for part in self.parts if part.kind == "text"]
 
 
-def card(part: SplitCatalog, address: SampleAddress, *, whole: bool = False) -> SampleCard:
+def card(part: BrowsedSplit, address: SampleAddress, *, whole: bool = False) -> SampleCard:
     """The card of a sample; `whole`: with long texts."""
     source = part.source(address)
     try:
@@ -239,7 +240,7 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, chosen: Sequence[Sam
     """
     if len(chosen) > MAX_SAMPLES:
         raise ConfigError(f"--html: {len(chosen):,} samples are too many for one file, at most {MAX_SAMPLES:,}")
-    write_page(file, "sheet.html", title=title, part=part, cards=_cards(part, chosen))
+    write_page(file, "sheet.html", title=title, part=part, cards=_cards(BrowsedSplit.of(part), chosen))
 
 
 def write_page(file: Path, template: str, **values: Any) -> None:
@@ -265,7 +266,7 @@ def templates() -> "Environment":
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
-def _cards(part: SplitCatalog, chosen: Sequence[SampleAddress]) -> list[SheetCard]:
+def _cards(part: BrowsedSplit, chosen: Sequence[SampleAddress]) -> list[SheetCard]:
     found = []
     for address in chosen:
         shown = card(part, address)
@@ -274,7 +275,7 @@ def _cards(part: SplitCatalog, chosen: Sequence[SampleAddress]) -> list[SheetCar
     return found
 
 
-def _data_uri(part: SplitCatalog, address: SampleAddress, shown: ShownPart) -> str:
+def _data_uri(part: BrowsedSplit, address: SampleAddress, shown: ShownPart) -> str:
     found = content(part.read(address), shown.member, shown.number, small=True)
     if not found.inline or (shown.kind != "picture" and len(found.data) > MAX_CLIP_BYTES):
         return ""

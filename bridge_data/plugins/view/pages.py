@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from bridge_data.cli.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.cli.catalog import CatalogSource, SampleAddress
 from bridge_data.cli.sample_facts import describe_value
 from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
@@ -30,7 +30,6 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.view.charts import (
     EDGES,
     TokenLengths,
@@ -50,11 +49,13 @@ from bridge_data.plugins.view.contents import (
     templates,
     tokenizer_of,
 )
+from bridge_data.plugins.view.data_catalog import BrowsedSplit, DataCatalog, SampleFilter
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
-from bridge_data.tools.planning import Planner, RunLength, RunPlan, of_ranks
-from bridge_data.tools.run_order import RunOrder
-from bridge_data.tools.run_sections import skips_of
-from bridge_data.tools.runs import SavedRun, ShownRun
+from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.runs.run_order import RunOrder
+from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
+from bridge_data.runs.run_sections import skips_of
+from bridge_data.runs.saved_files import RunRecords
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -234,9 +235,9 @@ class Site:
     def order(self) -> RunOrder:
         """The order of the run: the samples of each step. Raises as `batches` does."""
         with self._opening:
-            return self._order.of((self.run, self.saved.states, self.saved.ledger))
+            return self._order.of((self.run, self.saved.states, self.saved.records))
 
-    def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
+    def token_lengths(self, split: BrowsedSplit, source: CatalogSource) -> TokenLengths | None:
         """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
         if not self._has_encoder or not self.reads(split):
             return None
@@ -245,7 +246,7 @@ class Site:
                 self._token_lengths[source.number] = token_lengths(self.run.dataset, source.number)
             return self._token_lengths[source.number]
 
-    def reads(self, split: SplitCatalog) -> bool:
+    def reads(self, split: BrowsedSplit) -> bool:
         """Whether the samples of a split part are those of the run, under the same numbers."""
         wanted = [(source.path, source.split_part, source.num_samples) for source in self.run.dataset.plan.sources]
         return wanted == [(source.path, split.name, source.num_samples) for source in split.sources]
@@ -259,7 +260,7 @@ class Site:
         dataset = self.run.dataset
         if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
             return  # by arithmetic
-        if self.saved.ledger is not None and all(map(self.order.is_recorded, numbers)):
+        if self.saved.records is not None and all(map(self.order.is_recorded, numbers)):
             return
         start = max((slot for one in self.saved.states if (slot := one.state.num_handed_out) <= numbers[0]), default=0)
         if numbers[0] - start > MAX_REPLAYED:
@@ -276,7 +277,7 @@ class Site:
 
 def _last_recorded(saved: SavedRun) -> tuple[int, int] | None:
     """(repetition, number as they were handed out) of the last micro-batch in the ledger; None if it has none."""
-    last = None if saved.ledger is None else saved.ledger.last
+    last = None if saved.records is None else saved.records.last
     skips = saved.states[-1].state.skips if saved.states else None
     return last if last is None or skips is None else (last[0], skips.num_handed_out(last[1]))
 
@@ -290,9 +291,9 @@ def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence
     return BatchSequence(run.dataset, _states(saved))
 
 
-def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
-    run, saved, ledger = key
-    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
+def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> RunOrder:
+    run, saved, records = key
+    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
 
 
 MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
@@ -311,8 +312,7 @@ def _planned(run: ShownRun, ranks: int, steps: int | None) -> RunPlan:
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
     plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
     changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
-    data = of_ranks(run.dataset, changed)
-    return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
+    return Planner(run.dataset.on_ranks(changed), run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 
 MAX_STEP = 10**9
@@ -599,7 +599,7 @@ class Pages:
             keys=[one.key for one in shown] if split is None else [],
         )
 
-    def _part_of_run(self) -> tuple[int, SplitCatalog | None]:
+    def _part_of_run(self) -> tuple[int, BrowsedSplit | None]:
         """(number, split part) whose samples the run reads; None if other data are shown."""
         catalog = self._site.catalog
         for number, name in enumerate(catalog.part_names):
@@ -623,7 +623,7 @@ class Pages:
 
     # What requests name
 
-    def _part(self, request: Request) -> tuple[int, SplitCatalog]:
+    def _part(self, request: Request) -> tuple[int, BrowsedSplit]:
         """(number, split part) of a request, by default the first with samples."""
         catalog = self._site.catalog
         number = number_in(request, "part", None)
@@ -631,13 +631,13 @@ class Pages:
             number = catalog.part_names.index(catalog.first_part())
         return number, self._split(number)
 
-    def _split(self, number: int) -> SplitCatalog:
+    def _split(self, number: int) -> BrowsedSplit:
         catalog = self._site.catalog
         if not 0 <= number < len(catalog.part_names):
             raise LookupError(f"there is no split part number {number}")
         return catalog.part(catalog.part_names[number])
 
-    def _address(self, request: Request) -> tuple[int, SplitCatalog, SampleAddress]:
+    def _address(self, request: Request) -> tuple[int, BrowsedSplit, SampleAddress]:
         part = request.path_params["part"]
         split = self._split(part)
         address = SampleAddress(request.path_params["source"], request.path_params["index"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bridge_data.cli.order_command import note_assumed, run_arguments
 from bridge_data.cli.terminal import note, setting
 from bridge_data.configs import is_run_folder
 from bridge_data.errors import ConfigError
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN")
-@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@run_arguments
 @click.option(
     "--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*, *.ckpt."
 )
@@ -51,8 +51,9 @@ def view(
     or the folder of a run, with its config, saved states and ledger, which is followed while the run goes on; KEY=VALUE
     override its settings. The page is for this machine alone, unless --host and --token say else.
     """
-    from bridge_data.cli.catalog import DataCatalog
-    from bridge_data.tools.runs import SavedRun, SavedRunReader, ShownRun, TrainingRun
+    from bridge_data.plugins.view.data_catalog import DataCatalog
+    from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
+    from bridge_data.runs.training_run import TrainingRun
 
     with importing("`bridge-data view`"):
         import uvicorn  # noqa: F401 - for `_serve`
@@ -66,8 +67,7 @@ def view(
             note(f"left out: {reason}")
     saved = SavedRun() if reader is None else reader.saved
     run = TrainingRun.read(run_name, overrides, states=saved.states, num_ranks=world_size)
-    for sentence in run.assumed:
-        note(f"assumed: {sentence}")
+    note_assumed(run)
     options = run.options.data
     trust = {"trusted_modules": options.trusted_modules, "trust_dataset_code": options.trust_dataset_code}
     catalog = DataCatalog(location(run.data.path), trust | {"where": options.where, "columns": options.columns})

@@ -13,7 +13,7 @@ from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import load_sharded_state, load_states, read_checkpoint, sharded_state
 from bridge_data.loader.checkpoint.other_formats import write_lightning
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.tools.runs import read_states
+from bridge_data.runs.saved_files import read_states
 from tests.loader.checkpoint.gloo_ranks import MORE, STEPS, STEPS_OF_SOME
 from tests.loader.checkpoint.states import make_state
 from tests.prepared import write_texts

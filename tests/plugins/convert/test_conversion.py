@@ -23,7 +23,6 @@ import pytest
 from PIL import Image, ImageOps
 
 from bridge_data.plugins.convert import conversion, convert_command
-from bridge_data.prepare import shard_writer
 from tests.cli.runner import run_command
 from tests.data.tars import write_tar
 from tests.decode.pictures import picture as any_picture
@@ -270,19 +269,6 @@ def test_samples_are_chosen_by_keys_and_by_parts(tmp_path: Path) -> None:
     assert [key for key, _ in contents(tmp_path / "out")["train"]] == ["001", "007"]
 
 
-def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, seconds = write_folder(tmp_path / "source"), []
-
-    def converting(*arguments: object) -> None:
-        monkeypatch.setattr(conversion, "check_part", lambda *_: None)
-        seconds.append(convert(source, tmp_path / "out"))
-
-    monkeypatch.setattr(conversion, "check_part", converting)
-    converted(source, tmp_path / "out")
-    assert seconds[0].exit_code == 1 and "another process" in seconds[0].stderr
-    assert captions_and_pictures(tmp_path / "out") == EXPECTED
-
-
 @pytest.mark.parametrize(
     ("others", "named"),
     [
@@ -307,20 +293,6 @@ def test_a_folder_of_media_and_tables_is_converted_only_if_it_is_said_which(
         assert not (tmp_path / "out").exists()
         refused(source, tmp_path / "out", "--include", "*.png", told="--include")
         assert "folder of files" in convert(source, tmp_path / "out", "--format", "folder").output
-
-
-def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, calls, finish = write_folder(tmp_path / "source"), iter(range(100)), shard_writer.OpenShard.finish
-
-    def full(shard: shard_writer.OpenShard) -> None:
-        if next(calls) == 2:
-            raise OSError(28, "No space left on device")
-        finish(shard)
-
-    monkeypatch.setattr(shard_writer.OpenShard, "finish", full)
-    refused(source, tmp_path / "out", *SPLIT, told="No space left on device")
-    converted(source, tmp_path / "out", *SPLIT)
-    assert tars(tmp_path / "out") == tars(converted(source, tmp_path / "good", *SPLIT))
 
 
 def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
@@ -383,16 +355,6 @@ def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tm
     result = run_command("info", source)
     assert result.exit_code == 1 and f"{source}: not a prepared data set" in result.stderr
     assert f"bridge-data convert {source} DST" in result.stderr and ".info.json" not in result.stderr
-
-
-def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
-    (tmp_path / "0.png").write_bytes(picture(1))
-    image = {"id": 1, "file_name": "0.png", "image": "other.png", "caption": "of the image", "license": 3}
-    annotations = [{"image_id": 1, "caption": "a cat"}]
-    (tmp_path / "coco.json").write_text(json.dumps({"images": [image], "annotations": annotations}))
-    _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
-    found = json.loads(parts["json"])
-    assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
 
 
 def test_equal_faults_are_one_line_and_the_folder_that_has_the_media_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,17 @@ import pytest
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
 from bridge_data.data import ShardReader, open_shards
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.encoders.conversations import ConversationSample, cook_conversation
+from bridge_data.encoders.conversations import cook_conversation
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.convert import convert_command
-from bridge_data.samples import CrudeSample
+from bridge_data.samples import (
+    CaptioningSample,
+    CrudeSample,
+    ImageClassificationSample,
+    Sample,
+    TextSample,
+    VQASample,
+)
 from tests.cli.conftest import Run
 from tests.decode.av import media
 from tests.plugins.convert.originals import (
@@ -47,16 +55,6 @@ def samples_of(folder: Path) -> list[tuple[str, dict[str, bytes]]]:
     return [(sample.key, dict(sample.parts)) for sample in map(reader.read, range(len(reader)))]
 
 
-def cooked_of(folder: Path) -> list[tuple[str, ConversationSample, list[bytes]]]:
-    """Key, conversation and media of all samples."""
-    found = []
-    for key, parts in samples_of(folder):
-        content = json.loads(parts.pop("json"))
-        crude = CrudeSample(__key__=key, __restore_key__=(), json=content, **parts)
-        found.append((key, cook_conversation(crude), list(parts.values())))
-    return found
-
-
 def convert_refuses(source: Path, target: Path, *flags: object, told: str) -> None:
     result = convert(source, target, *flags)
     assert (result.exit_code, told in result.stderr) == (1, True), result.stderr
@@ -72,66 +70,172 @@ def loaded(folder: Path, **settings: Any) -> list[Any]:
     return list(get_loader(data))
 
 
-def test_pictures_in_a_folder_for_each_class(tmp_path: Path) -> None:
-    names = ("cats", "dogs/small", "größe")
-    for name in names:
-        write_media(tmp_path / "raw" / name, 4)
-    found = loaded(converted(tmp_path / "raw", tmp_path / "out"))
-    assert [(one.label, one.label_name) for one in found] == [pair for pair in enumerate(names) for _ in range(4)]
-    (tmp_path / "raw/lonely.png").write_bytes(picture(1))
-    told = "'lonely' (png) is no picture in a folder of its class"
-    convert_refuses(tmp_path / "raw", tmp_path / "other", "--format", "classes", told=told)
+CLASSES = ("cats", "dogs/small", "größe")
+FIELDS: dict[type[Sample], tuple[str, ...]] = {
+    CaptioningSample: ("caption",),
+    ImageClassificationSample: ("label", "label_name"),
+    TextSample: ("text",),
+    VQASample: ("context", "answers"),
+}
 
 
-def test_conversations_with_pictures_are_cooked(tmp_path: Path) -> None:
-    write_media(tmp_path / "raw")
-    (tmp_path / "chats.json").write_text(json.dumps(llava()))
-    folder = converted(tmp_path / "chats.json", tmp_path / "out", "--media-root", tmp_path / "raw", "--key", "id")
-    assert "CrudeWebdataset" in definition_of(folder)
-    for number, (key, cooked, pictures) in enumerate(cooked_of(folder)):
-        assert key == f"chat {number}" and cooked.messages[1]["content"] == caption(number)
-        assert cooked.images == pictures == ([] if number % 4 == 3 else [picture(number)])
+def fields(folder: Path) -> list[Any]:
+    """What a loader has of each sample, but for its pixels."""
+    return [tuple(getattr(one, name) for name in FIELDS[type(one)]) for one in loaded(folder)]
 
 
-def test_media_in_the_parts_of_turns(tmp_path: Path) -> None:
-    write_media(tmp_path / "raw", 4)
-    records = []
-    for number in (0, 2):
-        parts = [
-            {"type": "image", "image": picture_name(number)},
-            {"type": "text", "text": "And this?"},
-            {"type": "image_url", "image_url": {"url": picture_name(number + 1)}},
-        ]
-        records.append({"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Two."}]})
-    found = cooked_of(converted(write_jsonl(tmp_path / "raw/chats.jsonl", records), tmp_path / "out"))
-    assert [cooked.images for _, cooked, _ in found] == [[picture(0), picture(1)], [picture(2), picture(3)]]
-
-
-def test_recordings_and_a_video_in_parquet_and_in_a_saved_data_set(tmp_path: Path) -> None:
-    film = media.write("mp4", video="mpeg4", times=range(5))
-    sounds = [{"bytes": recording(number), "path": None} for number in range(6)]
-    films = [{"bytes": film, "path": "film.mp4"}] * 6
-    table = pa.table({"audio": sounds, "film": films, "text": [caption(number) for number in range(6)]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    save_to_disk(tmp_path / "saved", table)
-    for name in ("a.parquet", "saved"):
-        for at, (_, parts) in enumerate(samples_of(converted(tmp_path / name, tmp_path / f"out {name}"))):
-            assert (parts["audio.wav"], parts["film.mp4"]) == (recording(at), film)
-            assert json.loads(parts["json"])["text"] == caption(at)
-
-
-def test_questions_with_answers_labels_and_texts(tmp_path: Path) -> None:
-    write_media(tmp_path / "raw")
-    asked = [{"image": r["image"], "question": f"{n}?", "answer": r["caption"]} for n, r in enumerate(rows())]
-    labelled = [{"image": r["image"], "label": n % 3} for n, r in enumerate(rows())]
-    texts = [{"text": text} for text in CAPTIONS]
+def chats(folder: Path) -> list[Any]:
+    """The key, the answer and the images of each conversation, as encoders cook it."""
     found = []
-    for number, records in enumerate((asked, labelled, texts)):
-        source = write_jsonl(tmp_path / f"raw/{number}.jsonl", records)
-        found.append(loaded(converted(source, tmp_path / str(number))))
-    assert [(one.context, one.answers) for one in found[0]][:2] == [("0?", [caption(0)]), ("1?", [caption(1)])]
-    assert [one.label for one in found[1]][:4] == [0, 1, 2, 0]
-    assert tuple(one.text for one in found[2]) == CAPTIONS
+    for key, parts in samples_of(folder):
+        cooked = cook_conversation(CrudeSample({"__key__": key, **parts, "json": json.loads(parts["json"])}))
+        found.append((key, cooked.messages[-1]["content"], cooked.images))
+    return found
+
+
+def stored(folder: Path) -> list[Any]:
+    """The key and the parts of each sample."""
+    return [
+        (key, {name: json.loads(part) if name == "json" else part for name, part in parts.items()})
+        for key, parts in samples_of(folder)
+    ]
+
+
+def by_class(folder: Path) -> Path:
+    for name in CLASSES:
+        write_media(folder / name, 4)
+    return folder
+
+
+def lines(*records: dict[str, Any]) -> Callable[[Path], Path]:
+    """JSON lines beside pictures."""
+    return lambda folder: write_jsonl(write_media(folder) / "a.jsonl", records)
+
+
+def llava_file(folder: Path) -> Path:
+    write_media(folder / "media")
+    (folder / "chats.json").write_text(json.dumps(llava()))
+    return folder / "chats.json"
+
+
+def parts_of_turns(number: int) -> dict[str, Any]:
+    parts = [
+        {"type": "image", "image": picture_name(number)},
+        {"type": "text", "text": "And this?"},
+        {"type": "image_url", "image_url": {"url": picture_name(number + 1)}},
+    ]
+    return {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Two."}]}
+
+
+FILM = media.write("mp4", video="mpeg4", times=range(5))
+
+
+def recordings(name: str) -> Callable[[Path], Path]:
+    """Recordings and a video in Parquet, or in a saved data set."""
+
+    def write(folder: Path) -> Path:
+        sounds = [{"bytes": recording(number), "path": None} for number in range(6)]
+        films = [{"bytes": FILM, "path": "film.mp4"}] * 6
+        table = pa.table({"audio": sounds, "film": films, "text": [caption(number) for number in range(6)]})
+        folder.mkdir()
+        if name == "saved":
+            save_to_disk(folder / name, table)
+        else:
+            pq.write_table(table, folder / name)
+        return folder / name
+
+    return write
+
+
+def named_by_windows(folder: Path) -> Path:
+    write_folder(folder, 3)
+    (folder / "000.txt").rename(folder / "000.TXT")
+    (folder / "Thumbs.db").write_bytes(b"")
+    return folder
+
+
+def named_by_tar(folder: Path) -> Path:
+    named_by_windows(folder)
+    with tarfile.open(folder.with_name("all.tar"), "w") as tar:
+        tar.add(folder, ".", filter=lambda member: None if "Thumbs" in member.name else member)
+    return folder.with_name("all.tar")
+
+
+def urls(folder: Path) -> Path:
+    """Files by name and by URL, beside a column of formats, which names none."""
+    (write_media(folder, 3) / "ä b.png").write_bytes(picture(1))
+    names = [*map(picture_name, range(3)), *((folder / name).as_uri() for name in (picture_name(0), "ä b.png"))]
+    records = [{"image": name, "format": "png", "caption": str(at)} for at, name in enumerate(names)]
+    return write_jsonl(folder / "a.jsonl", records)
+
+
+def coco_of_one(folder: Path) -> Path:
+    """What COCO says of an image, which replaces no caption."""
+    image = {"id": 1, "file_name": picture_name(1), "image": "other.png", "caption": "of the image", "license": 3}
+    listed = {"images": [image], "annotations": [{"image_id": 1, "caption": "a cat"}]}
+    (write_media(folder, 2) / "coco.json").write_text(json.dumps(listed))
+    return folder / "coco.json"
+
+
+PICTURES = [row["image"] for row in rows()]
+SOUNDS = [
+    (f"{number:09d}", {"audio.wav": recording(number), "film.mp4": FILM, "json": {"text": caption(number)}})
+    for number in range(6)
+]
+CONVERSIONS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], Callable[[Path], list[Any]], list[Any]]] = {
+    "a folder for each class": (by_class, (), fields, [pair for pair in enumerate(CLASSES) for _ in range(4)]),
+    "chats of LLaVA": (
+        llava_file,
+        ("--media-root", "{}/media", "--key", "id"),
+        chats,
+        [(f"chat {n}", caption(n), [] if n % 4 == 3 else [picture(n)]) for n in range(NUM)],
+    ),
+    "media in the parts of turns": (
+        lines(parts_of_turns(0), parts_of_turns(2)),
+        (),
+        chats,
+        [(key, "Two.", [picture(n), picture(n + 1)]) for key, n in (("000000000", 0), ("000000001", 2))],
+    ),
+    "recordings in Parquet": (recordings("a.parquet"), (), stored, SOUNDS),
+    "recordings in a saved data set": (recordings("saved"), (), stored, SOUNDS),
+    "questions and answers": (
+        lines(*({"image": name, "question": f"{n}?", "answer": caption(n)} for n, name in enumerate(PICTURES))),
+        (),
+        fields,
+        [(f"{n}?", [caption(n)]) for n in range(NUM)],
+    ),
+    "labels": (
+        lines(*({"image": name, "label": n % 3} for n, name in enumerate(PICTURES))),
+        (),
+        fields,
+        [(n % 3, None) for n in range(NUM)],
+    ),
+    "texts": (lines(*({"text": text} for text in CAPTIONS)), (), fields, [(text,) for text in CAPTIONS]),
+    "names of Windows": (named_by_windows, (), fields, [(caption(n),) for n in range(3)]),
+    "names of tar": (named_by_tar, (), fields, [(caption(n),) for n in range(3)]),
+    "files by name and by URL": (urls, (), fields, [(str(n),) for n in range(5)]),
+    "COCO": (
+        coco_of_one,
+        (),
+        stored,
+        [
+            (
+                "000000000001",
+                {"png": picture(1), "json": {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3}},
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", CONVERSIONS)
+def test_a_form_becomes_these_samples(form: str, tmp_path: Path) -> None:
+    write, flags, view, expected = CONVERSIONS[form]
+    source = write(tmp_path / "raw")
+    assert view(converted(source, tmp_path / "out", *(flag.format(tmp_path / "raw") for flag in flags))) == expected
+
+
+def test_classes_of_a_saved_data_set_have_their_names(tmp_path: Path) -> None:
     folder = converted(save_to_disk(tmp_path / "saved", table_of()), tmp_path / "named")
     contents = [json.loads(parts["json"]) for _, parts in samples_of(folder)]
     assert [content["label_name"] for content in contents[:3]] == ["odd", "even", "odd"]
@@ -171,27 +275,6 @@ def test_tars_whose_keys_come_twice(tmp_path: Path) -> None:
     convert_refuses(tmp_path / "tars", tmp_path / "out", told="3 records are broken")
     folder = converted(tmp_path / "tars", tmp_path / "prefixed", "--prefix-keys")
     assert [key for key, _ in samples_of(folder)] == [f"{name}/{number:03d}" for name in "ab" for number in range(3)]
-
-
-def test_names_as_tar_and_windows_write_them(tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "raw", 3)
-    (source / "000.txt").rename(source / "000.TXT")
-    (source / "Thumbs.db").write_bytes(b"")
-    with tarfile.open(tmp_path / "all.tar", "w") as tar:
-        tar.add(source, ".", filter=lambda member: None if "Thumbs" in member.name else member)
-    for name in ("raw", "all.tar"):
-        folder = converted(tmp_path / name, tmp_path / "out" / name)
-        assert [key for key, _ in samples_of(folder)] == ["000", "001", "002"]
-        assert [sample.caption for sample in loaded(folder)] == [caption(number) for number in range(3)]
-
-
-def test_a_column_of_formats_names_no_files(tmp_path: Path) -> None:
-    write_media(tmp_path, 3)
-    (tmp_path / "ä b.png").write_bytes(picture(1))
-    images = [*map(picture_name, range(3)), *((tmp_path / name).as_uri() for name in (picture_name(0), "ä b.png"))]
-    records = [{"image": image, "format": "png", "caption": str(at)} for at, image in enumerate(images)]
-    folder = converted(write_jsonl(tmp_path / "a.jsonl", records), tmp_path / "out")
-    assert [sample.caption for sample in loaded(folder)] == [*"01234"]
 
 
 def test_what_an_unfinished_conversion_left_is_taken_for_nothing(run: Run, tmp_path: Path) -> None:
@@ -257,6 +340,7 @@ REFUSALS = [
     (["bad.parquet"], "is no Parquet file, or is cut off"),
     (["saved"], "holds the splits test, train; convert each by itself"),
     (["classes"], "its folders are of the splits test, train; convert each by itself"),
+    (["lonely", "--format", "classes"], "'lonely' (png) is no picture in a folder of its class"),
 ]
 
 
@@ -274,8 +358,9 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
         (tmp_path / "saved" / part).mkdir(parents=True)
         (tmp_path / "saved" / part / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
     (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    for part in ("train/cats", "test/cats"):
-        write_media(tmp_path / "classes" / part, 1)
+    for part in ("classes/train/cats", "classes/test/cats", "lonely/cats"):
+        write_media(tmp_path / part, 1)
+    (tmp_path / "lonely/lonely.png").write_bytes(picture(1))
     source, *rest = arguments
     target = rest.pop(0) if rest and not rest[0].startswith("-") else "out"
     convert_refuses(tmp_path / source, tmp_path / target, *rest, told=message)

@@ -6,8 +6,8 @@ import pytest
 from bridge_data.errors import StateError
 from bridge_data.order.extras import with_data
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, history_of
-from bridge_data.plugins.forget.forgotten_lists import changes_between, check_lists, lists_at, with_lists
+from bridge_data.plugins.forget.forgotten import ForgottenSamples
+from bridge_data.plugins.forget.forgotten_lists import check_lists, lists_at, with_lists
 from bridge_data.plugins.forget.tombstones import counts_at
 
 FINGERPRINT = {"sources": [["s", "a/train"]], "weights": None, "order": "shuffled"}
@@ -20,12 +20,12 @@ def state(micro_batch_index: int, **extras: object) -> LoaderState:
 
 def used(saved: LoaderState, lists: Any) -> LoaderState:
     """`saved` of a run that uses `lists` from here on."""
-    history = with_lists(history_of(saved), saved.micro_batch_index, lists)
+    history = with_lists(ForgottenSamples.history(saved), saved.micro_batch_index, lists)
     return dataclasses.replace(saved, extras=with_data(saved.extras, ForgottenSamples, history or None))
 
 
 def check(saved: LoaderState, known: Any) -> None:
-    check_lists(history_of(saved), saved.micro_batch_index, known, dict(saved.fingerprint["sources"]))
+    check_lists(ForgottenSamples.history(saved), saved.micro_batch_index, known, dict(saved.fingerprint["sources"]))
 
 
 def at_slot(micro_batch_index: int, before: LoaderState) -> LoaderState:
@@ -41,13 +41,11 @@ def test_a_list_is_noted_once_with_the_slot_from_which_on_it_is_used() -> None:
     second = used(at_slot(20, first), {"s": [[2, "d2"]]})
     replaced = used(at_slot(20, second), {"s": [[3, "d3"]]})
     assert [slot for slot, _ in replaced.extras["withheld"]["data"]] == [10, 20]
-    assert [lists_at(history_of(replaced), slot) for slot in (9, 10, 20)] == [
+    assert [lists_at(ForgottenSamples.history(replaced), slot) for slot in (9, 10, 20)] == [
         {},
         {"s": [[1, "d1"]]},
         {"s": [[3, "d3"]]},
     ]
-    assert changes_between(history_of(replaced), 10, 20) == []
-    assert [slot for slot, _ in changes_between(history_of(replaced), 9, 21)] == [10, 20]
     assert LoaderState.from_dict(replaced.to_dict()).extras == replaced.extras
 
 

@@ -22,15 +22,15 @@ from bridge_data.plugins.planned.measuring import MeasureConfig, Measurement, me
 from bridge_data.plugins.planned.sample_costs import CostCheck
 from bridge_data.prepare.executors import LocalProcesses
 from bridge_data.run_options import DatasetOptions
-from bridge_data.tools.planning import Planner
+from bridge_data.runs.run_plan import Planner
 from tests.cli.runner import run_command
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
+from tests.plugins.planned.measure_encoders import Words
 from tests.prepared import train_dataset, write_blend, write_texts
 from tests.ranks import run_job
-from tests.tools.measure_encoders import Words
 
-WORDS = "tests.tools.measure_encoders:Words"
+WORDS = "tests.plugins.planned.measure_encoders:Words"
 
 
 def test_data_in_a_store_have_the_costs_of_a_disk_and_are_read_from_a_copy(bucket: Bucket, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_full_disk_is_an_error_and_no_kill(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"needs the right to mount a file system: {mounted.stderr.strip()}")
     try:
-        pages = [20, *range(48, 62), 300]  # some for the lots, and not for the file of all
+        pages = [20, *range(48, 62, 3), 300]  # some for the lots, and not for the file of all
         status, output = run_job("-c", MEASURE_ON_A_FULL_DISK, str(data), str(disk), *map(str, pages))
     finally:
         subprocess.run(["umount", "-l", disk], check=True)

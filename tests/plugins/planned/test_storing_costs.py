@@ -21,13 +21,13 @@ from bridge_data.plugins.planned.costs import CostTable, costs_folder, open_cost
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import TaskEncoder
 from tests.cli.conftest import Run
+from tests.plugins.planned.measure_encoders import Words, expected, module, qwen
 from tests.prepared import CRUDE, write_dataset, write_texts
-from tests.tools.measure_encoders import Words, expected, module, qwen
 
-ENCODERS = "tests.tools.measure_encoders"
+ENCODERS = "tests.plugins.planned.measure_encoders"
 QUIET = ("--no-progress", "--num-workers", 1)
-CHAT = "tests.tools.measure_encoders:qwen"
-WORDS = "tests.tools.measure_encoders:Words"
+CHAT = "tests.plugins.planned.measure_encoders:qwen"
+WORDS = "tests.plugins.planned.measure_encoders:Words"
 
 
 def table_of(path: Path, encoder: TaskEncoder[Any, Any, Any, Any], part: str = "train", **options: Any) -> CostTable:

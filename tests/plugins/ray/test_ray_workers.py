@@ -124,9 +124,10 @@ class TestPoolOnRay(WorkersContract):
 
         ray.shutdown()
 
-    def resources(self) -> Any:
-        """Those of `pool` alone, soon."""
+    def resources(self) -> tuple[set[Any], int, set[str]]:
+        """Those of `pool` alone are left of the actors, soon; connections of this process come and go."""
         until(lambda: len(living_actors()) == self.num_workers, 60)
+        return set(), 0, set()
 
 
 @pytest.mark.slow
@@ -210,7 +211,7 @@ class TestOnRay:
             assert living_actors() and loader.metrics().worker_restarts == 1
 
     def test_classes_of_the_script_come_back_as_its_own(self, nodes: Nodes, tmp_path: Path) -> None:
-        workers = {"address": nodes.address, "required": True}
+        workers = {"pool": "ray", "address": nodes.address, "required": True}
         (tmp_path / "train.py").write_text(TRAINER.replace("size)))", f"size)), workers={workers!r})"))
         command, environment = [sys.executable, "train.py"], os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)

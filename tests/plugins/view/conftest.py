@@ -7,10 +7,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from bridge_data import DefaultTaskEncoder
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.configs import DataConfig
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
-from bridge_data.tools.runs import SavedRun, ShownRun, TrainingRun
+from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.runs.training_run import TrainingRun
 from tests.plugins.view.shown_data import write_site
 
 ADDRESS = "http://127.0.0.1:8750"

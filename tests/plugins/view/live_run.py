@@ -7,13 +7,13 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from bridge_data import DefaultTaskEncoder, SkipSample, WorkerConfig, get_savable_loader, get_train_dataset, stateless
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site
-from bridge_data.tools.runs import SavedRunReader, ShownRun
+from bridge_data.plugins.view.shown_run import SavedRunReader, ShownRun
 from tests.plugins.view.conftest import client
 from tests.prepared import write_blend, write_texts
 

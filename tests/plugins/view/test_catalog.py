@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.cli.catalog import SplitCatalog
 from bridge_data.data import ShardSet
 from bridge_data.plugins.joins.joined_records import JoinRecords
 from bridge_data.plugins.tables.table_files import open_keys
+from bridge_data.plugins.view.data_catalog import BrowsedSplit
 from tests.data.joins import dataset, join
 from tests.plugins.joins.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
 from tests.plugins.joins.test_energon_joins import members as members  # a fixture
@@ -14,7 +14,7 @@ from tests.tables import table_of, write_parquet
 
 def found(records: JoinRecords, key: str) -> list[int]:
     """The rows whose key begins with `key`."""
-    part = SplitCatalog("train", None, [records])
+    part = BrowsedSplit("train", None, [records])
     return [address.index for address in part.search.find(key, list(part.sources), 10)]
 
 

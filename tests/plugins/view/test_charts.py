@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from bridge_data import DefaultTaskEncoder, WorkerConfig, get_train_dataset, stateless
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import SkipSample
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.plugins.view import charts
 from bridge_data.plugins.view.charts import token_lengths
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site
-from bridge_data.tools.runs import ShownRun
+from bridge_data.plugins.view.shown_run import ShownRun
 from tests.plugins.view.conftest import client
 from tests.prepared import write_texts
 

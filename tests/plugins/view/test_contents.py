@@ -9,9 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.cli.catalog import SampleAddress, open_split
+from bridge_data.cli.catalog import SampleAddress
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.view.contents import contents, pictures_of, write_sheet
+from bridge_data.plugins.view.data_catalog import BrowsedSplit
 from tests.cli.runner import run_command
 from tests.prepared import write_texts
 
@@ -34,7 +35,7 @@ def test_a_sheet_is_one_file_with_all_in_it(blend_yaml: Path, tmp_path: Path) ->
 
 
 def test_captions_stay_text_and_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    part = open_split(write_texts(tmp_path / "texts", 1100, lambda _: HOSTILE), "train", {})
+    part = BrowsedSplit.open(write_texts(tmp_path / "texts", 1100, lambda _: HOSTILE), "train", {})
     assert part is not None
     chosen = [SampleAddress(0, number) for number in range(1100)]
     write_sheet(tmp_path / "sheet.html", HOSTILE, part, chosen[1:10])

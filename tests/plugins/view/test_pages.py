@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from bridge_data.cli import catalog
-from bridge_data.cli.catalog import DataCatalog
+from bridge_data.plugins.view import data_catalog
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site
 from tests.plugins.view.conftest import client, keys
 from tests.prepared import write_dataset, write_texts
@@ -180,7 +180,7 @@ def test_a_damaged_shard_is_told_and_hides_no_other(tmp_path: Path) -> None:
 def test_data_that_are_prepared_again_are_shown_as_they_are_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(data_catalog, "CHECK_EVERY_S", 0.0)
     folder = write_texts(tmp_path / "texts", 60, lambda number: f"old {number}")
     page = client(Site(DataCatalog(folder, {}), None))
     assert "old 3" in page.get("/samples").text and "old 7" in page.get("/samples?q=000007").text

@@ -9,8 +9,9 @@ import pytest
 
 from bridge_data.configs import config_file
 from bridge_data.plugins.view.pages import BatchSequence
-from bridge_data.tools.run_order import RunOrder
-from bridge_data.tools.runs import SavedRunReader, ShownRun, TrainingRun
+from bridge_data.plugins.view.shown_run import SavedRunReader, ShownRun
+from bridge_data.runs.run_order import RunOrder
+from bridge_data.runs.training_run import TrainingRun
 from tests.plugins.view.live_run import LiveRun
 
 
@@ -29,7 +30,7 @@ def test_config_states_and_ledger_are_found_among_other_files(tmp_path: Path) ->
     os.mkfifo(live.folder / "pipe.yaml")
     assert config_file(live.folder) == live.folder / "config.yaml", "not the one in a folder of it, nor the metadataset"
     saved = SavedRunReader(live.folder).saved
-    assert [one.step for one in saved.states] == [2] and saved.left_out == () and saved.ledger is not None
+    assert [one.step for one in saved.states] == [2] and saved.left_out == () and saved.records is not None
 
 
 @pytest.mark.processes

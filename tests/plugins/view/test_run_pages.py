@@ -9,17 +9,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from bridge_data import get_savable_loader
-from bridge_data.cli.catalog import DataCatalog
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import BatchSequence, Site
-from bridge_data.tools.planning import Planner, RunLength
-from bridge_data.tools.runs import SavedRun, SavedRunReader, ShownRun, read_states
+from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
+from bridge_data.runs.run_plan import Planner, RunLength
+from bridge_data.runs.saved_files import read_states
 from tests.plugins.view.conftest import client, keys, plain_run
 from tests.plugins.view.live_run import LiveRun
 from tests.prepared import write_texts
-from tests.tools.plan_parts import PackedWords, measure, rank_dataset
+from tests.runs.plan_parts import PackedWords, measure, rank_dataset
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_what_did_not_change_is_not_read_again(live: LiveRun, monkeypatch: pytes
     live.save(2)
     reader = SavedRunReader(live.folder)
     before, opened = reader.read(), list[str]()
-    monkeypatch.setattr("bridge_data.tools.runs._checkpoint", lambda path: opened.append(path.name))
+    monkeypatch.setattr("bridge_data.plugins.view.shown_run.found_state", lambda path: opened.append(path.name))
     assert reader.read() is before and opened == []
 
 

@@ -22,10 +22,10 @@ from bridge_data.cli.terminal import (
 from bridge_data.configs import is_run_folder
 from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.plugins.ledger.ledger_files import RunLedger
+from bridge_data.runs.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
+from bridge_data.runs.saved_files import RECORDS, SavedFiles, found_states, is_state, read_states, saved_files
+from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage import Location
-from bridge_data.tools.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
-from bridge_data.tools.runs import SavedFiles, TrainingRun, found_states, is_state, read_states, saved_files
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -75,8 +75,8 @@ def opened(
     note_assumed(run)
     run.schedule.check(0, run.num_ranks)
     own = run.options.loader.ledger_path
-    folder = files.ledger if own is None or not Path(own).is_dir() else Path(own)
-    records = None if folder is None else RunLedger(folder)
+    folder = files.records if own is None or not Path(own).is_dir() else Path(own)
+    records = None if folder is None else RECORDS.get(f"the records in {folder}")(folder)
     encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.packs) else None
 
     def order(encoder: Any) -> RunOrder:

@@ -17,8 +17,8 @@ from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.storage import Location, location
-from bridge_data.tools.run_order import RunOrder
 
 T = TypeVar("T")
 
@@ -52,19 +52,21 @@ class NoShards:
         raise AssertionError("a shard was to be opened")
 
 
+def source_of(name: str, counts: list[int]) -> Source:
+    """A source with these samples by shard."""
+    return Source(
+        path=f"/nowhere/{name}",
+        split_part="train",
+        records=NoShards(name, counts),
+        sample_class=TextSample,
+        subflavors={},
+        config_file="",
+    )
+
+
 def run_over(counts: dict[str, list[int]], weights: tuple[float, ...], num_lanes: int = 128) -> RunOrder:
     """A run that blends sources with samples by shard."""
-    sources = tuple(
-        Source(
-            path=f"/nowhere/{name}",
-            split_part="train",
-            records=NoShards(name, of_shards),
-            sample_class=TextSample,
-            subflavors={},
-            config_file="",
-        )
-        for name, of_shards in counts.items()
-    )
+    sources = tuple(source_of(name, of_shards) for name, of_shards in counts.items())
     dataset = LaneDataset(
         Plan(sources[0], sources, weights),
         shuffle=ShuffleSettings(shuffle_buffer_size=100, max_samples_per_sequence=100),
@@ -94,8 +96,9 @@ UNEQUAL = [5_000 + 7_919 * number % 10_001 for number in range(2_000)]
     [
         ({"web": [10_000] * 2_000, "books": [1_000] * 200}, (4.0, 1.0)),
         ({"web": UNEQUAL}, (1.0,)),
+        ({"web": [10_000] * 100_000}, (1.0,)),
     ],
-    ids=["a blend", "unequal shards"],
+    ids=["a blend", "unequal shards", "a billion samples"],
 )
 def test_no_step_costs_a_walk_over_the_data(counts, weights):
     run = run_over(counts, weights)
@@ -104,7 +107,7 @@ def test_no_step_costs_a_walk_over_the_data(counts, weights):
         assert len(samples) == 64 * 4
         assert samples[0].shard.startswith("data-")
     one = samples[100]
-    assert one in answered(lambda: run.when(source=one.source, index=one.index, steps=range(78_100, 78_200)))
+    assert one in answered(lambda: run.when(source=one.source, index=one.index, steps=range(1 + 78_125)))
 
 
 def answered(question: Callable[[], T]) -> T:

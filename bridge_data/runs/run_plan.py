@@ -9,51 +9,31 @@ that cannot be planned, which says what to give instead.
 """
 
 import bisect
-import contextlib
 import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, counted, listed
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import check_integer, check_number
-from bridge_data.order import SampleRef
-from bridge_data.order.cursor import Cursor
+from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.forget.forgotten import forgotten_in
-from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.plugins.planned.planned import (
-    SAMPLES,
-    TOKENS,
-    LanePacks,
-    PlannedPack,
-    longest_first,
-    parts_of,
-    table_of,
-)
-from bridge_data.plugins.planned.planned_sources import assigned_to, costs_of_sources, planned_of
-from bridge_data.topology import WorkerConfig
+from bridge_data.plan import Plan
+from bridge_data.plan.blending import SAMPLES
 
 EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""
-
-_AT_ONCE = 4096
-"""Samples that are drawn together, if there is no packing."""
-
-_PACKS_AT_ONCE = 256
-
-_OF_LANE = 16
-"""Samples that each lane draws at least."""
 
 _MAX_COUNTED = 1 << 20
 """Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
@@ -62,7 +42,10 @@ _MAX_STEPS = 1 << 40
 
 _MAX_SHOWN = 20
 
-_PLACED, _SKIPPED, _TOO_LONG = range(3)
+_TOKENS = "tokens"
+
+PLACED, SKIPPED, TOO_LONG = range(3)
+"""What became of a sample that was drawn for a unit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +96,73 @@ class Totals(NamedTuple):
     def plus(self, other: Self) -> Self:
         """The sums of both; all are known."""
         return type(self)(*map(operator.add, self, other))
+
+
+def passes_of(plan: Plan) -> list[int]:
+    """The samples of each source in a pass over data that end."""
+    times = plan.repetitions or (Fraction(1),) * len(plan.sources)
+    return [math.floor(number * source.num_samples) for number, source in zip(times, plan.sources, strict=True)]
+
+
+def drawn_by_blend(dataset: LaneDataset, draws: int, num_lanes: int) -> Ints | None:
+    """How often each source is in the first `draws` draws of data without end, which so many lanes take in turn, a
+    micro-batch each; None if that is no arithmetic, as weights count tokens."""
+    order, num_sources, size = dataset.order, len(dataset.plan.sources), dataset.batching.batch_size or 1
+    if num_sources == 1:
+        return np.array([draws])
+    num_lanes = num_lanes if num_lanes * num_sources <= _MAX_COUNTED else 1
+    blend = order.blend(LoaderState({}, [order.first_generation(num_lanes)], 0, {}))
+    if not isinstance(blend, Schedule):
+        return None
+    rounds, left = divmod(draws, num_lanes * size)
+    counts = np.zeros(num_sources, np.int64)
+    for lane in range(num_lanes):
+        more = min(max(left - lane * size, 0), size)
+        counts += blend.counts(lane, num_lanes, rounds * size + more)
+    return counts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDraws:
+    """The draws of a source in a run: its `share` at the beginning; `draws` in all, that is `epochs` (None: the length
+    of the run is not known)."""
+
+    name: str
+    num_samples: int
+    share: float
+    draws: int | None
+    epochs: float | None
+
+
+def draws_of_sources(dataset: LaneDataset, num_drawn: int | None) -> list[SourceDraws]:
+    """How often each source is drawn by a job of `num_drawn` draws (None: not known). If weights count tokens, at the
+    rates of its first draws, `EXACT_SAMPLES` at most."""
+    plan, drawn, made = dataset.plan, None, []
+    shares: Sequence[float] = plan.weights or [1.0] * len(plan.sources)
+    if dataset.finite:
+        passes = passes_of(plan)
+        shares = [count / sum(passes) for count in passes]
+    elif plan.weight_unit != SAMPLES:
+        shares = _first_shares(dataset.order, min(num_drawn or EXACT_SAMPLES, EXACT_SAMPLES))
+    if num_drawn is not None:
+        lanes = dataset.worker_config.num_lanes
+        found = None if dataset.finite else drawn_by_blend(dataset, num_drawn, lanes)
+        drawn = [round(share * num_drawn) for share in shares] if found is None else found.tolist()
+    for number, (source, share) in enumerate(zip(plan.sources, shares, strict=True)):
+        draws = None if drawn is None else drawn[number]
+        epochs = None if draws is None else draws / source.num_samples
+        own = SourceDraws(name=source.name, num_samples=source.num_samples, share=share, draws=draws, epochs=epochs)
+        made.append(own)
+    return made
+
+
+def _first_shares(order: PlanOrder, draws: int) -> list[float]:
+    """The share of each source in the first draws of a job."""
+    cursor = order.cursor(0, LoaderState({}, [order.first_generation(1)], 0, {}))
+    counts = np.zeros(len(order.sizes), np.int64)
+    while missing := draws - int(counts.sum()):
+        counts += np.bincount([ref.source for _, ref in cursor.take(missing)], minlength=len(counts))
+    return [count / draws for count in counts.tolist()]
 
 
 class PlannedStep(NamedTuple):
@@ -250,7 +300,7 @@ class RunPlan:
         return {"version": 1, **found, "fill": self.fill, "sources": sources}
 
 
-class _Units(NamedTuple):
+class Units(NamedTuple):
     """Consecutive packs (or samples) of the job, as micro-batches have them: their costs (units, names), the loads
     (units, 2) by which they are assigned, and without forgotten samples, their numbers before they are assigned,
     numbers of samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by
@@ -263,33 +313,49 @@ class _Units(NamedTuple):
     room: Ints
     draws: Ints
 
-    def joined(self, other: "_Units") -> "_Units":
+    def joined(self, other: "Units") -> "Units":
         *columns, draws = other
         shifted = draws + np.array([len(self.loads), 0, 0])
-        return _Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
+        return Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
 
-    def only(self, kept: Sequence[bool]) -> "_Units":
+    def only(self, kept: Sequence[bool]) -> "Units":
         """Those of them that are `kept`."""
         *columns, draws = self
         mask = np.array(kept, dtype=bool)
         draws = draws[mask[draws[:, 0]]]
         draws = np.column_stack([(np.cumsum(mask) - 1)[draws[:, 0]], draws[:, 1:]])
-        return _Units._make([*(column[mask] for column in columns), draws])
+        return Units._make([*(column[mask] for column in columns), draws])
 
-    def cut(self, count: int) -> tuple["_Units", "_Units"]:
+    def cut(self, count: int) -> tuple["Units", "Units"]:
         """The first `count`, and the others."""
         *columns, draws = self
         at = int(np.searchsorted(draws[:, 0], count))
         rest = draws[at:] - np.array([count, 0, 0])
         return (
-            _Units._make([*(column[:count] for column in columns), draws[:at]]),
-            _Units._make([*(column[count:] for column in columns), rest]),
+            Units._make([*(column[:count] for column in columns), draws[:at]]),
+            Units._make([*(column[count:] for column in columns), rest]),
         )
 
 
-def of_ranks(dataset: LaneDataset, config: WorkerConfig) -> LaneDataset:
-    """`dataset` for the ranks of `config`."""
-    return assigned_to(dataset.changed(worker_config=config), config.world_size)
+class UnitsAhead(Protocol):
+    """What is known of the packs (or samples) of a run before they are read."""
+
+    names: Sequence[str]
+    """The costs in the totals: those that all sources have."""
+    load: str | None
+    """The cost that ranks are compared by."""
+    is_assigned: bool
+    """Whether packs are assigned to the ranks by it."""
+
+    def blocks(self) -> Iterator[Units]:
+        """The units of micro-batches, some at a time, also those of steps that are skipped, until a lane ends."""
+
+    def loads(self, units: Units) -> tuple[Sequence[int], Sequence[int]]:
+        """The loads of the ranks in a step of these units, in turn and assigned: see `PlannedStep`."""
+
+
+_AHEAD = Feature[Callable[[LaneDataset], UnitsAhead]]("samples_ahead")
+"""What the cost index tells of a data set; `ConfigError` if its samples were not measured for its encoder."""
 
 
 class Planner:
@@ -307,24 +373,21 @@ class Planner:
         self._schedule.check(0, self._num_ranks)
         self._sources = [(source.name, source.num_samples) for source in dataset.plan.sources]
         self._is_packed = dataset.batching.packing_buffer_size is not None
-        self._planned = planned_of(dataset)
-        planner = None if self._planned is None else self._planned.packs(dataset).planner
-        self._tables: list[CostTable] = []
-        self._is_open = planner is None and (self._is_packed or dataset.work().groups)
+        are_planned = dataset.pack_sources.are_planned
+        self._is_open = not are_planned and (self._is_packed or dataset.work().groups)
         """Whether the samples of a step are chosen when they are read."""
         self._unknown = "which samples share a pack (or a group) is decided when they are read: no step has a known "
         self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"
+        self._ahead: UnitsAhead | None = None
         if not self._is_open:
             try:
-                self._tables, self._unknown = costs_of_sources(dataset), ""
+                self._ahead = _AHEAD.get("a plan with costs")(dataset)
             except (ConfigError, DatasetError) as error:
+                if are_planned:
+                    raise
                 self._unknown = str(error)
-        budgets = () if planner is None else planner.names
-        others = [name for table in self._tables[:1] for name in table.names if name not in budgets]
-        self.names = (*budgets, *(name for name in others if all(name in table.names for table in self._tables)))
-        """The costs in the totals: those that all sources have."""
-        self._forgotten: Container[SampleRef] = forgotten_in(dataset) or ()
-        self._columns = [[(*table.names, SAMPLES).index(name) for name in self.names] for table in self._tables]
+        self.names: Sequence[str] = self._ahead.names if self._ahead else ()
+        """The costs in the totals."""
 
     def steps(self) -> Iterator[PlannedStep]:
         """The steps of the run, one by one, to the last whole one.
@@ -332,9 +395,9 @@ class Planner:
         Raises:
             ConfigError: if they are not known before samples are read.
         """
-        if not self._tables:
+        if self._ahead is None:
             raise ConfigError(self._unknown)
-        blocks = self._unskipped(self._packs() if self._is_packed else self._samples())
+        blocks = self._unskipped(self._ahead.blocks())
         left = next(blocks, None)
         consumed = 0
         for number in itertools.count():
@@ -348,96 +411,20 @@ class Planner:
             consumed += size
             yield self._step(number, units)
 
-    def _unskipped(self, blocks: Iterator[_Units]) -> Iterator[_Units]:
+    def _unskipped(self, blocks: Iterator[Units]) -> Iterator[Units]:
         """The units of micro-batches that no `skip_steps` leaves out."""
         first, skips = 0, self.dataset.skips
         for block in blocks:
             numbers = range(first, first := first + len(block.loads))
             yield block if skips is None else block.only([one // self._size not in skips for one in numbers])
 
-    def _step(self, number: int, units: _Units) -> PlannedStep:
-        planned, loads = units.loads.T
-        in_place: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
-        if self._planned is not None and self._planned.assignment is not None:
-            in_order = loads[np.argsort(units.numbers, kind="stable")]
-            in_turn, assigned = in_order.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist(), in_place
-        else:
-            groups = longest_first(planned.tolist(), self._num_ranks) if self._is_packed else ()
-            in_turn, assigned = in_place, [int(loads[group].sum()) for group in groups]
+    def _step(self, number: int, units: Units) -> PlannedStep:
+        assert self._ahead is not None
+        in_turn, assigned = self._ahead.loads(units)
         _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
         sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
         drawn = np.bincount(units.draws[:, 1], minlength=len(self._sources))
-        return PlannedStep(number, Totals(1, len(loads), *sums, drawn), in_turn, assigned)
-
-    def _packs(self) -> Iterator[_Units]:
-        """The planned packs of micro-batches, some at a time, until a lane ends."""
-        num_lanes = self.dataset.worker_config.num_lanes
-        assert self._planned is not None
-        packs_of_job = self._planned.packs(self.dataset)
-        lanes = [LanePacks(packs_of_job, lane, num_lanes) for lane in range(num_lanes)]
-        packs: list[_Pack] = []
-        with contextlib.suppress(StopIteration):
-            for place in itertools.count():
-                packs.append(self._next_pack(lanes[place // self._size % num_lanes]))
-                if len(packs) == _PACKS_AT_ONCE:
-                    yield self._packs_of(packs)
-                    packs = []
-        if packs:
-            yield self._packs_of(packs)
-
-    def _next_pack(self, lane: LanePacks) -> "_Pack":
-        """The next pack of a lane of which something is left, as the lane takes it."""
-        left_out: list[tuple[int, int]] = []
-        while True:
-            pack = lane.next()
-            left_out += [(ref.source, _SKIPPED) for ref in pack.skipped]
-            left_out += [(ref.source, _TOO_LONG) for ref in pack.too_long]
-            here = [ref not in self._forgotten for ref in pack.members]
-            if any(here):
-                return _Pack(pack, here, left_out)
-            left_out += [(ref.source, _SKIPPED) for ref in pack.members]
-
-    def _packs_of(self, taken: Sequence["_Pack"]) -> _Units:
-        assert self._planned is not None
-        planner, packs = self._planned.packs(self.dataset).planner, [one.pack for one in taken]
-        sizes = np.array([len(pack.members) for pack in packs])
-        members = table_of([ref for pack in packs for ref in pack.members])
-        here = np.concatenate([one.here for one in taken])
-        units, begins = np.repeat(np.arange(len(packs)), sizes), np.cumsum(sizes) - sizes
-        fields = ("costs", "loads", "is_first")
-        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
-        if len(self.names) > costs.shape[1]:
-            _, _, measured = parts_of(self._tables, self._columns, members)
-            costs = np.concatenate([costs, measured[:, costs.shape[1] :]], axis=1)
-        sums = np.add.reduceat(np.column_stack([here, loads, loads * here, costs * here[:, None]]), begins)
-        left_out = [(unit, *row) for unit, one in enumerate(taken) for row in one.left_out]
-        rows = np.array(left_out, dtype=np.int64).reshape(-1, 3)
-        placed = np.column_stack([units, members[:, 0], np.where(here, _PLACED, _SKIPPED)])
-        rows = np.concatenate([rows, placed[is_first]])
-        rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        numbers, costs = np.array([pack.number for pack in packs]), sums[:, 3:]
-        return _Units(costs, sums[:, 1:3], numbers, sums[:, 0], np.maximum(costs[:, 0], planner.budgets[0]), rows)
-
-    def _samples(self) -> Iterator[_Units]:
-        """The samples of micro-batches, some rounds of all lanes at a time, until a lane ends."""
-        order, num_lanes, size = self.dataset.order, self.dataset.worker_config.num_lanes, self._size
-        state = LoaderState({}, [order.first_generation(num_lanes)], 0, {})
-        cursors = [order.cursor(lane, state) for lane in range(num_lanes)]
-        lanes = [_LaneSamples(cursor, self._tables, self._columns, self._forgotten) for cursor in cursors]
-        rounds = max(1, _AT_ONCE // (num_lanes * size), _OF_LANE // size)
-        while have := min(lane.fill(rounds * size) for lane in lanes) // size:
-            numbers = np.arange(have * size)
-            first = numbers // size * (num_lanes * size) + numbers % size  # places of the samples of lane 0
-            costs = np.empty((have * num_lanes * size, len(self.names)), np.int64)
-            draws = []
-            for lane, one in enumerate(lanes):
-                places = first + lane * size
-                costs[places], rows = one.take(have * size)
-                draws.append(np.column_stack([places[rows[:, 0]], rows[:, 1:]]))
-            rows, ones = np.concatenate(draws), np.ones(len(costs), np.int64)
-            rows = rows[np.argsort(rows[:, 0], kind="stable")]
-            loads = costs[:, [0, 0]] if self.names else np.zeros((len(costs), 2), np.int64)
-            yield _Units(costs, loads, ones, ones, 0 * ones, rows)
+        return PlannedStep(number, Totals(1, len(units.loads), *sums, drawn), in_turn, assigned)
 
     def plan(
         self, length: RunLength | None = None, *, exact_steps: int | None = None, exact_samples: int = EXACT_SAMPLES
@@ -455,7 +442,7 @@ class Planner:
             raise ConfigError(f"{length}: no source is named so; there is {listed(names)}")
         facts: dict[str, Any] = {"num_ranks": self._num_ranks, "unit": "packs" if self._is_packed else "samples"}
         facts |= {"names": self.names, "sources": self._sources}
-        if not self._tables:
+        if self._ahead is None:
             run = self._without_costs(length)
             notes = [self._unknown] if self._is_open else [f"only samples are known, no costs: {self._unknown}"]
             notes += () if self._is_open else ("it is assumed that hooks skip no sample, and make one of each",)
@@ -476,11 +463,9 @@ class Planner:
                 "num_lanes, or repeat them"
             )
         run = exact if is_over else self._extrapolated(exact, length)
-        facts |= {"load": self.names[0] if self.names else None, "steps": steps}
+        facts |= {"load": self._ahead.load, "is_assigned": self._ahead.is_assigned, "steps": steps}
         facts["in_turn"] = Spread.of([step.in_turn for step in steps])
-        if self._planned is not None:
-            assignment = self._planned.assignment
-            facts |= {"load": assignment.by if assignment else TOKENS, "is_assigned": assignment is not None}
+        if steps[0].assigned:
             facts["assigned"] = Spread.of([step.assigned for step in steps])
         return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
 
@@ -491,27 +476,11 @@ class Planner:
             notes.append(f"the data end before {length}, after {run.steps:,} steps")
         if data.skips is not None and not self.names:
             notes.append(f"samples are those of the run without skips ({data.skips})")
-        if forgotten_in(data) is not None and not self.names:
+        if any(extra.leaves_out for extra in data.extras) and not self.names:
             notes.append("forgotten samples are counted, too")
         if self.names and not self._is_packed:
             notes.append("how much padding a batch has, the encoder decides when it makes it")
         return RunPlan(exact=exact, run=run, reaches=reaches, notes=notes, **facts)
-
-    def num_steps(self, length: RunLength, max_samples: int) -> int:
-        """The steps of a run of this length, exactly: the fewest that reach it.
-
-        Raises:
-            ConfigError: if that takes more than `max_samples` samples, or if the data end before.
-        """
-        plan = self.plan(length, exact_samples=max_samples)
-        if not plan.reaches:
-            raise ConfigError(f"{length}: the data end before, after {plan.run.steps:,} steps")
-        if not plan.is_exact:
-            raise ConfigError(
-                f"{length}: it has about {plan.run.steps:,} steps, which cannot be counted within max_planned_samples="
-                f"{max_samples}: give train_steps, or a larger number there"
-            )
-        return plan.run.steps
 
     def _reaches(self, length: RunLength | None, totals: Totals) -> bool:
         if length is None:
@@ -523,8 +492,8 @@ class Planner:
         """(what the totals have, what the length asks for)."""
         if length.steps is not None:
             return totals.steps, length.steps
-        if length.tokens is not None and TOKENS in self.names:
-            return int(totals.costs[self.names.index(TOKENS)]), length.tokens
+        if length.tokens is not None and _TOKENS in self.names:
+            return int(totals.costs[self.names.index(_TOKENS)]), length.tokens
         if length.epochs is None or totals.drawn is None:
             raise ConfigError(f"{length}: {self._unknown}. Or give the length in steps")
         chosen = [length.source in (None, name) for name, _ in self._sources]
@@ -543,7 +512,8 @@ class Planner:
         """The totals of the run, at the rates of its first steps."""
         assert exact.drawn is not None
         num_drawn = int(exact.drawn.sum())
-        most = self._schedule.step_after(exact.units * sum(self._passes) // num_drawn) if self.dataset.finite else None
+        passes = sum(passes_of(self.dataset.plan))
+        most = self._schedule.step_after(exact.units * passes // num_drawn) if self.dataset.finite else None
         steps = most or 0
         if length is not None:
             has, asked = self._progress(length, exact)
@@ -553,46 +523,23 @@ class Planner:
         steps = max(exact.steps, steps if most is None else min(most, steps))
         units = self._units_of(steps)
         ratio = units / exact.units
-        drawn = None if self.dataset.finite else self._drawn_by_blend(round(num_drawn * ratio), 1)
+        drawn = None if self.dataset.finite else drawn_by_blend(self.dataset, round(num_drawn * ratio), 1)
         whole = [np.rint(np.asarray(value) * ratio).astype(np.int64) for value in exact]
         samples, skipped, too_long, room = map(int, whole[2:6])
         return Totals(steps, units, samples, skipped, too_long, room, whole[6], whole[7] if drawn is None else drawn)
 
-    @property
-    def _passes(self) -> list[int]:
-        """The samples of each source in a pass over data that end."""
-        times = self.dataset.plan.repetitions or (Fraction(1),) * len(self._sources)
-        return [math.floor(n * size) for n, (_, size) in zip(times, self._sources, strict=True)]
-
-    def _drawn_by_blend(self, draws: int, num_lanes: int) -> Ints | None:
-        """How often each source is in the first `draws` draws of data without end, which lanes take in turn, a
-        micro-batch each; None if that is no arithmetic."""
-        if len(self._sources) == 1:
-            return np.array([draws])
-        order = self.dataset.order
-        num_lanes = num_lanes if num_lanes * len(self._sources) <= _MAX_COUNTED else 1
-        blend = order.blend(LoaderState({}, [order.first_generation(num_lanes)], 0, {}))
-        if not isinstance(blend, Schedule):
-            return None
-        rounds, left = divmod(draws, num_lanes * self._size)
-        counts = np.zeros(len(self._sources), np.int64)
-        for lane in range(num_lanes):
-            more = min(max(left - lane * self._size, 0), self._size)
-            counts += blend.counts(lane, num_lanes, rounds * self._size + more)
-        return counts
-
     def _without_costs(self, length: RunLength | None) -> Totals:
         """What is known of the run without a cost index: the samples, if hooks skip none and make one of each."""
         data = self.dataset
-        most = self._schedule.step_after(sum(self._passes)) if data.finite and not self._is_open else _MAX_STEPS
+        passes = passes_of(data.plan)
+        most = self._schedule.step_after(sum(passes)) if data.finite and not self._is_open else _MAX_STEPS
 
         def totals(steps: int) -> Totals:
             units, drawn = self._units_of(steps), None
             if data.finite and not self._is_open:
-                share = Fraction(units, sum(self._passes))
-                drawn = np.array([round(share * count) for count in self._passes])
+                drawn = np.array([round(Fraction(units, sum(passes)) * count) for count in passes])
             elif not self._is_open:
-                drawn = self._drawn_by_blend(units, data.worker_config.num_lanes)
+                drawn = drawn_by_blend(data, units, data.worker_config.num_lanes)
             samples = None if self._is_open else units
             return Totals(steps, units, samples, 0, 0, 0, np.empty(0, np.int64), drawn)
 
@@ -604,52 +551,3 @@ class Planner:
         if steps == _MAX_STEPS:
             raise ConfigError(f"{length}: it is never reached")
         return totals(min(steps, most))
-
-
-class _Pack(NamedTuple):
-    """A pack that a lane takes: which of its members are `here`, as they are not forgotten; and (source, what became of
-    it) of the samples before it that are in no pack."""
-
-    pack: PlannedPack
-    here: Sequence[bool]
-    left_out: Sequence[tuple[int, int]]
-
-
-class _LaneSamples:
-    """The samples of a lane without packing, with their costs; those that the encoder skips, or that are forgotten, are
-    passed over."""
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        tables: Sequence[CostTable],
-        columns: Sequence[Sequence[int]],
-        forgotten: Container[SampleRef],
-    ) -> None:
-        self._cursor, self._tables, self._columns, self._forgotten = cursor, tables, columns, forgotten
-        self._costs, self._draws = np.empty((0, len(columns[0])), np.int64), np.empty((0, 3), np.int64)
-
-    def fill(self, count: int) -> int:
-        """Draw until there are `count` samples (or parts of them), or the data end; return how many there are."""
-        while (missing := count - len(self._costs)) > 0:
-            try:
-                drawn = [ref for _, ref in self._cursor.take(missing)]
-            except StopIteration:
-                break
-            refs, here = table_of(drawn), np.array([ref not in self._forgotten for ref in drawn])
-            at, _, costs = parts_of(self._tables, self._columns, refs)
-            at, costs = at[here[at]], costs[here[at]]
-            numbers = np.arange(len(refs))
-            # a sample is drawn for its first part, or, if it is skipped, for the next one that is not
-            units = len(self._costs) + np.searchsorted(at, numbers)
-            what = np.where(np.isin(numbers, at), _PLACED, _SKIPPED)
-            rows = np.column_stack([units, refs[:, 0], what])
-            self._draws, self._costs = np.concatenate([self._draws, rows]), np.concatenate([self._costs, costs])
-        return len(self._costs)
-
-    def take(self, count: int) -> tuple[Ints, Ints]:
-        """(costs, draws) of the first `count`."""
-        at = int(np.searchsorted(self._draws[:, 0], count))
-        taken = self._costs[:count], self._draws[:at]
-        self._costs, self._draws = self._costs[count:], self._draws[at:] - np.array([count, 0, 0])
-        return taken

@@ -13,9 +13,9 @@ import pytest
 from bridge_data import ConfigError, LaneDataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.tools.planning import Planner, RunLength, Spread, Totals
+from bridge_data.runs.run_plan import Planner, RunLength, Spread, Totals
 from tests.prepared import write_texts
-from tests.tools.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
+from tests.runs.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
 
 PLANNED = {"packing": "planned", "planning_window": 40}
 
@@ -211,16 +211,16 @@ def test_the_fewest_steps_that_reach_tokens_or_epochs(data: Path, kind: str) -> 
     for length, is_enough in reached:
         sums = [*itertools.accumulate(steps, Totals.plus)]
         expected = next(number for number, totals in enumerate(sums, 1) if is_enough(totals))
-        assert planner.num_steps(length, 10_000) == expected
-    with pytest.raises(ConfigError, match="max_planned_samples=100"):
-        planner.num_steps(RunLength(tokens=5000), 100)
+        plan = planner.plan(length, exact_samples=10_000)
+        assert (plan.run.steps, plan.is_exact) == (expected, True)
+    assert not planner.plan(RunLength(tokens=5000), exact_samples=100).is_exact
     with pytest.raises(ConfigError, match="a/train, b/train"):
-        planner.num_steps(RunLength(epochs=1, source="c"), 100)
+        planner.plan(RunLength(epochs=1, source="c"))
 
 
-def test_data_that_end_before_are_refused(data: Path) -> None:
-    with pytest.raises(ConfigError, match="the data end"):
-        planner_of(data, PackedWords(), repeat=False, **PLANNED).num_steps(RunLength(tokens=10**6), 10_000)
+def test_data_that_end_before_are_told(data: Path) -> None:
+    plan = planner_of(data, PackedWords(), repeat=False, **PLANNED).plan(RunLength(tokens=10**6))
+    assert not plan.reaches and "the data end" in plan.notes[0]
 
 
 def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
@@ -232,7 +232,7 @@ def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
     assert (plan.run.samples, list(plan.names), plan.is_exact) == (200, [], True)
     assert plan.run.drawn is not None and plan.run.drawn.tolist() == [counts["a"], counts["b"]]
     assert "--costs" in plan.notes[0]
-    steps = planner.num_steps(RunLength(epochs=2, source="b/train"), 1)
+    steps = planner.plan(RunLength(epochs=2, source="b/train")).run.steps
     drawn = [planner.plan(RunLength(steps=number)).run.drawn for number in (steps - 1, steps)]
     assert [one is not None and one[1] >= 180 for one in drawn] == [False, True]
     assert planner.plan().run.steps == 65

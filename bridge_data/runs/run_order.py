@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from bridge_data.data.records import RecordReader, counts_of, names_of
 from bridge_data.data.sample_keys import find_sample
@@ -24,7 +24,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
-from bridge_data.tools.run_sections import NEEDS_ENCODER, RunSection, sections_of, skips_of
+from bridge_data.runs.run_sections import NEEDS_ENCODER, RunSection, sections_of, skips_of
+from bridge_data.runs.saved_files import RunRecords
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,16 +85,6 @@ class RunStep:
     assumes_no_skips: bool
 
 
-class MicroBatchRecords(Protocol):
-    """A run's record of its micro-batches, such as a ledger."""
-
-    def micro_batch(self, number: int) -> Sequence[SampleKey]:
-        """The samples of a micro-batch of the job, in order; `ConfigError` if it is not recorded."""
-
-    def __iter__(self) -> Iterator[tuple[int, Sequence[SampleKey]]]:
-        """(number, samples) of each micro-batch."""
-
-
 class RunOrder:
     """The order of the run of `dataset` (from `get_train_dataset`, with the run's current settings).
 
@@ -113,7 +104,7 @@ class RunOrder:
         schedule: BatchSchedule | None = None,
         states: Sequence[LoaderState] = (),
         replay: bool = False,
-        records: MicroBatchRecords | None = None,
+        records: RunRecords | None = None,
     ) -> None:
         if dataset.order.shuffle is None:
             raise ConfigError("RunOrder: expected a data set for training, from get_train_dataset")
@@ -128,11 +119,6 @@ class RunOrder:
         """The steps that the run skips."""
         self._sections = sections_of(dataset, states, replay=replay)
         self._begins = [section.begin for section in self._sections]
-
-    @property
-    def last_state(self) -> int:
-        """The micro-batches that were handed out before the last state; 0 without one."""
-        return self._num_handed_out(self._begins[-1])
 
     @property
     def num_lanes(self) -> int:
@@ -194,9 +180,10 @@ class RunOrder:
         numbers = {number for number in self._recorded_with(found) if begin <= number < end}
         recorded = {number for number, _ in self._records or () if begin <= number < end}
         for section, stop in zip(self._sections, [*self._begins[1:], end], strict=True):
-            here = self._between(max(begin, section.begin), min(end, stop))
-            if here and not section.unknown and not recorded.issuperset(here):
-                numbers |= {*section.find(*found, here)} - recorded
+            here = range(max(begin, section.begin), min(end, stop))
+            if here and not section.unknown and sum(number in here for number in recorded) < len(here):
+                there = (index for index in section.find(*found, here) if self.skips is None or index not in self.skips)
+                numbers |= {*there} - recorded
         return [
             one
             for index in sorted(numbers)

@@ -13,33 +13,14 @@ from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
 from bridge_data.data.shard_set import ShardSet
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.plugins.profile.clock import BETWEEN, CPU_EVERY, LANE, Clock, Key, Tally
+from bridge_data.plugins.profile.profile import RECEIVE, SEND, Machine, Profile, Trainer, advise, profile, stage_of
 from bridge_data.run_options import RunOptions
+from bridge_data.runs.bench import BenchConfig, allowed_cores, idle_cores_s, measure, num_cores, tree_cpu_s
 from bridge_data.task import STAGES
-from bridge_data.tools.bench import (
-    BETWEEN,
-    CPU_EVERY,
-    LANE,
-    RECEIVE,
-    SEND,
-    BenchConfig,
-    Clock,
-    Key,
-    Machine,
-    Profile,
-    Tally,
-    Trainer,
-    advise,
-    allowed_cores,
-    idle_cores_s,
-    measure,
-    num_cores,
-    profile,
-    stage_of,
-    tree_cpu_s,
-)
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
-from tests.tools.bench.profiles import made_profile, spent
+from tests.runs.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
+from tests.runs.bench.profiles import made_profile, spent
 
 Encoder = TaskEncoder[Any, Any, Any, Any]
 

@@ -22,9 +22,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
 from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
@@ -34,19 +31,21 @@ from bridge_data.data.records import counts_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
+from bridge_data.lanes.datasets import training_data
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Geometry, Row
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
-from bridge_data.plan import Plan, Source, load_plan
-from bridge_data.plan.blending import SAMPLES, RepeatedData, in_draws, in_unit
+from bridge_data.plan import Plan, Source
+from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
-from bridge_data.plugins.planned.costs import open_costs
-from bridge_data.storage import is_remote, location
+from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
+from bridge_data.runs.mixing import Mixing, Overlap, mixing_of, overlap
+from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
+from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
+from bridge_data.storage import is_remote
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
-from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
-from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
-from bridge_data.tools.runs import OrderTaskEncoder, TrainingRun
 from bridge_data.topology import busy_workers, equal_workers
 
 FILES_BESIDE = 128
@@ -410,47 +409,9 @@ MANY_EPOCHS = 4
 Data-Constrained Language Models" (2023)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDraws:
-    """The draws of a source in a run: its `share` at the beginning; `draws` in all, that is `epochs` (None: the length
-    of the run is not known)."""
-
-    name: str
-    num_samples: int
-    share: float
-    draws: float | None
-    epochs: float | None
-
-
-def draws_after(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
-    """The draws of each source when the job has drawn these numbers of samples, (numbers, sources)."""
-    totals = np.atleast_1d(np.asarray(drawn, dtype=np.float64))[:, None]
-    counts = np.zeros((len(totals), len(plan.sources)))
-    phases = _phases(plan)
-    ends = [start for start, _ in phases[1:]] + [np.inf]
-    for (start, weights), end in zip(phases, ends, strict=True):
-        counts += np.clip(totals - start, 0, end - start) * np.asarray(weights)
-    return counts
-
-
-def plan_sources(plan: Plan, num_drawn: float | None) -> list[SourceDraws]:
-    """The draws of each source in a run of `num_drawn` draws (None: not known)."""
-    draws = [None] * len(plan.sources) if num_drawn is None else draws_after(plan, num_drawn)[0].tolist()
-    return [
-        SourceDraws(
-            name=source.name,
-            num_samples=source.num_samples,
-            share=share,
-            draws=number,
-            epochs=None if number is None else number / source.num_samples,
-        )
-        for source, share, number in zip(plan.sources, plan.weights or (), draws, strict=True)
-    ]
-
-
 def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
     """Sources that are drawn very often, or never."""
-    total = sum(source.draws or 0.0 for source in sources)
+    total = sum(source.draws or 0 for source in sources)
     enough = total <= MANY_EPOCHS * sum(source.num_samples for source in sources)
     for source in sources:
         if source.draws is None or source.epochs is None:
@@ -473,10 +434,6 @@ def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
                 gain=f"at most {MANY_EPOCHS} epochs",
                 factor=source.epochs / MANY_EPOCHS,
             )
-
-
-def _phases(plan: Plan) -> list[tuple[int, tuple[float, ...]]]:
-    return [(0, plan.weights or ()), *plan.later_weights]
 
 
 HIGH_INFLATION = 1.5
@@ -593,10 +550,11 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
     )
 
 
-def orders_of(plan: Plan, run: TrainingRun, samples_per_unit: float) -> list[SourceOrder]:
-    """The order of the sources with the largest shares in the plan, at most `MAX_SOURCES`."""
-    lanes = run.worker_config().for_samples(plan.num_samples, run.micro_batch_size).num_lanes
-    shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
+def orders_of(dataset: LaneDataset, run: TrainingRun, samples_per_unit: float) -> list[SourceOrder]:
+    """The order of the sources with the largest shares of the draws, at most `MAX_SOURCES`."""
+    lanes, draws = dataset.worker_config.num_lanes, draws_of_sources(dataset, None)
+    pairs = ((one.share, source) for one, source in zip(draws, dataset.plan.sources, strict=True))
+    shares = sorted(pairs, key=lambda pair: pair[0], reverse=True)
     return [
         order_of(source, lanes, run.options.data.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
         for share, source in shares[:MAX_SOURCES]
@@ -742,47 +700,40 @@ def examine(
 ) -> Checkup:
     """Check this machine, the data of the run and their order, and measure the speed of `task_encoder` (None: the
     plainest) for `measure_s` seconds; 0: not at all."""
-    path: Any = location(run.data.path) if isinstance(run.data.path, str) else run.data.path
-    data, environment, seen = run.options.data, MachineLimits.read(), ShardsSeen()
+    environment, seen = MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_ranks(run)]
-    plan, sources, orders, figures, per_unit = None, [], [], None, 1.0
+    dataset, sources, orders, figures, per_unit = None, [], [], None, 1.0
     try:
-        plan = load_plan(
-            path,
-            split_part=data.split_part,
-            trusted_modules=data.trusted_modules,
-            trust_dataset_code=data.trust_dataset_code,
-            where=data.where,
-            columns=data.columns,
-        )
+        dataset = samples_of(run, task_encoder)
+        plan = dataset.plan
         findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
         findings += [_repeated(one) for one in plan.repeated]
-        plan = _by_samples(in_unit(plan, data.weight_unit), task_encoder or OrderTaskEncoder())
     except BridgeDataError as error:
         findings.append(_failed("data", error))
-    can_run = plan is not None and not any(finding.level is Level.STOPS for finding in findings)
+    can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
         try:
-            figures = measure(BenchConfig(path=path, options=run.options, task_encoder=task_encoder, seconds=measure_s))
+            config = BenchConfig(path=run.data.path, options=run.options, task_encoder=task_encoder, seconds=measure_s)
+            figures = measure(config)
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
         else:
             findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
-    if plan is not None:
-        drawn = None if run.steps is None else run.steps * run.step_size * per_unit
-        sources = plan_sources(plan, drawn)
+    if dataset is not None:
+        units = None if run.steps is None else run.schedule.micro_batches(run.steps).start * run.micro_batch_size
+        sources = draws_of_sources(dataset, None if units is None else round(units * per_unit))
         findings += check_epochs_of(sources)
-    if plan is not None and can_run:
-        orders = orders_of(plan, run, per_unit)
+    if dataset is not None and can_run:
+        orders = orders_of(dataset, run, per_unit)
         findings += [finding for order in orders for finding in check_order(order, run)]
     return Checkup(
-        path=str(path),
+        path=str(run.data.path),
         run=run,
         environment=environment,
         findings=in_order_of_gain(findings),
         seen=seen,
-        plan=plan,
+        plan=None if dataset is None else dataset.plan,
         sources=sources,
         orders=orders,
         figures=figures,
@@ -790,20 +741,23 @@ def examine(
     )
 
 
+def samples_of(run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None) -> LaneDataset:
+    """What rank 0 draws, as if nothing were packed; of ranks that cannot share the lanes, what one would.
+
+    Raises:
+        BridgeDataError: if the data cannot be opened.
+    """
+    options = dataclasses.replace(run.options.data, packing="online", packing_buffer_size=None)
+    try:
+        config = run.worker_config()
+    except ConfigError:
+        config = run.options.worker
+    return training_data(run.data.path, options, config, task_encoder or OrderTaskEncoder())
+
+
 def _repeated(found: RepeatedData) -> Finding:
     what, _, change = str(found).rpartition(". ")
     return Finding(code="data-repeated", level=Level.NOTE, what=what, change=change)
-
-
-def _by_samples(plan: Plan, encoder: TaskEncoder[Any, Any, Any, Any]) -> Plan:
-    """The plan with weights that count samples."""
-    if plan.weight_unit == SAMPLES:
-        return plan
-    tables = [open_costs(source.records, encoder.costs_key(source)) for source in plan.sources]
-    sizes = [source.num_samples for source in plan.sources]
-    return in_draws(
-        plan, [max(1, table.total(plan.weight_unit)) / size for table, size in zip(tables, sizes, strict=True)]
-    )
 
 
 def _failed(code: str, error: BridgeDataError) -> Finding:

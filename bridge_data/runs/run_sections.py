@@ -25,18 +25,18 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Key, Maker, Unit
 from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.extras import LaneExtras, StateExtra, extras_between
+from bridge_data.order.occurrences import can_tell, draws_of
+from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.plugins.forget.forgotten import ForgottenSamples, forgotten_in, history_of, with_forgotten
-from bridge_data.plugins.forget.forgotten_lists import changes_between, lists_at
-from bridge_data.plugins.planned.planned_sources import costs_of_sources, planned_of
-from bridge_data.tools.runs import OrderTaskEncoder
+from bridge_data.runs.training_run import OrderTaskEncoder
 
 UnitRefs: TypeAlias = list[SampleRef]
 """The samples of a pack, or one sample."""
 
-Lists: TypeAlias = Sequence[tuple[int, "ForgottenSamples | None"]]
-"""(first micro-batch, the samples forgotten from that one on)."""
+Extras: TypeAlias = Sequence[tuple[int, tuple[StateExtra, ...]]]
+"""(first micro-batch, the extras from that one on, some of which leave out samples)."""
 
 _MANY = 1 << 14
 """Micro-batches of a lane that are looked through together."""
@@ -76,23 +76,22 @@ class _PlannedLane:
 
     num_replayed = 0
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, lane: int, lists: Lists) -> None:
-        planned = planned_of(dataset)
-        assert planned is not None
-        self._packs = planned.lane_packs(dataset, lane, state)
+    def __init__(self, dataset: LaneDataset, state: LoaderState, lane: int, extras: Extras) -> None:
+        self._packs = dataset.pack_sources.members(dataset, lane, state)
         self._index, self._num_lanes = state.num_made(lane) * state.num_lanes + lane, state.num_lanes
         self._size, self._drop_last = dataset.batching.batch_size or 1, dataset.batching.drop_last
-        self._lists, self._known = lists, list[list[UnitRefs]]()
+        self._extras = [(begin, LaneExtras(own, lane, state)) for begin, own in extras]
+        self._known: list[list[UnitRefs]] = []
 
     def units(self, first: int, count: int) -> list[list[UnitRefs]]:
         with contextlib.suppress(StopIteration):
             while len(self._known) < first + count:
                 index = self._index + len(self._known) * self._num_lanes
-                forgotten = next(lists for begin, lists in reversed(self._lists) if begin <= index) or ()
+                extras = next((own for begin, own in reversed(self._extras) if begin <= index), self._extras[0][1])
                 units: list[UnitRefs] = []
                 try:
                     while len(units) < self._size:
-                        if left := [ref for ref in self._packs.next().members if ref not in forgotten]:
+                        if left := [*extras.filter(next(self._packs))]:
                             units.append(left)
                 finally:
                     if len(units) == self._size or (units and not self._drop_last):
@@ -108,24 +107,24 @@ class _Placeholder:
 
 
 class _LoaderLane:
-    """The micro-batches of a lane, run as the loader runs it; opened again wherever the forgotten samples change.
+    """The micro-batches of a lane, run as the loader runs it; opened again wherever its extras change.
     Without `reads`, no sample is read or made, as none is packed and no hook matters: only what lanes do is done."""
 
-    def __init__(self, dataset: LaneDataset, state: LoaderState, lane: int, lists: Lists, *, reads: bool) -> None:
+    def __init__(self, dataset: LaneDataset, state: LoaderState, lane: int, extras: Extras, *, reads: bool) -> None:
         self.num_replayed, self._reads = 0, reads
         self._dataset, self._state, self._number = dataset, state, lane
         done, num_lanes = state.num_made(lane), state.num_lanes
-        places = [(max(0, -(-(begin - lane) // num_lanes) - done), forgotten) for begin, forgotten in lists]
+        places = [(max(0, -(-(begin - lane) // num_lanes) - done), own) for begin, own in extras]
         self._changes = collections.deque(places)
         self._lane = self._opened(state.lanes[lane])
         self._units: list[Unit] = []
         self._known: list[list[UnitRefs]] = []
 
     def _opened(self, own: LaneState) -> Lane:
-        _, forgotten = self._changes.popleft()
+        _, extras = self._changes.popleft()
         dataset = self._dataset
-        if forgotten is not forgotten_in(dataset):
-            dataset = with_forgotten(dataset, forgotten)
+        if extras != dataset.extras:
+            dataset = dataset.changed(extras=extras)
         work = dataset.work(watch=self._count if self._reads else None)
         make = work.batch
         # The lane calls it with what a batch is made of; all else is unchanged.
@@ -180,7 +179,7 @@ NEEDS_ENCODER = (
 
 class RunSection:
     """The micro-batches of the job from that of `state` on, over `dataset`, whose sources have the numbers
-    `source_numbers` in the current run. `lists` are the forgotten samples. `unknown`: why its samples cannot be found;
+    `source_numbers` in the current run. `extras` may leave out samples. `unknown`: why its samples cannot be found;
     "" if they can. With `replay`, hooks are run; `is_proved` says that they skip nothing."""
 
     def __init__(
@@ -189,7 +188,7 @@ class RunSection:
         state: LoaderState,
         source_numbers: Sequence[int],
         *,
-        lists: Lists,
+        extras: Extras,
         replay: bool,
         is_proved: bool = False,
         unknown: str = "",
@@ -198,21 +197,25 @@ class RunSection:
         self.source_numbers, self.state = source_numbers, state
         self.source_labels, self.source_ids = [one.name for one in dataset.plan.sources], dataset.source_ids
         self.packs = dataset.batching.packing_buffer_size is not None
-        work, is_planned = dataset.work(), planned_of(dataset) is not None
+        work, is_planned = dataset.work(), dataset.pack_sources.are_planned
         waits = any(lane.get("pending") for lane in state.lanes.values())
         self.is_replayed = not is_planned and (replay or self.packs or work.may_multiply or waits)
         if self.is_replayed and isinstance(dataset.task_encoder, OrderTaskEncoder) and not unknown:
             self.unknown = NEEDS_ENCODER
         has_hooks = bool(work.does or dataset.task_encoder.cookers)
         self.assumes_no_skips = is_planned or (has_hooks and not (self.is_replayed or is_proved))
+        self._inverse: Callable[[int, int, range], Iterator[int]] | None = None
         self._limit_of = functools.cache(functools.partial(dataset.limit_of, state=state))
         if is_planned:
-            self._open: Callable[[int], Any] = lambda lane: _PlannedLane(dataset, state, lane, lists)
-        elif self.is_replayed or len(lists) > 1 or lists[0][1] is not None:
+            self._open: Callable[[int], Any] = lambda lane: _PlannedLane(dataset, state, lane, extras)
+        elif self.is_replayed or len(extras) > 1 or any(one.leaves_out for one in extras[0][1]):
             reads = self.is_replayed
-            self._open = lambda lane: _LoaderLane(dataset, state, lane, lists, reads=reads)
+            self._open = lambda lane: _LoaderLane(dataset, state, lane, extras, reads=reads)
         else:
             self._open = lambda lane: _CursorLane(dataset, state, lane)
+            if can_tell(dataset.order, state):
+                size = dataset.batching.batch_size or 1
+                self._inverse = functools.partial(self._draws_in, dataset.order, size)
         self._lanes: dict[int, Any] = {}
 
     @property
@@ -237,11 +240,15 @@ class RunSection:
             raise StateError(f"micro-batch {index}: lane {lane} of the state has emitted {made} already")
         return self.lane(lane).units(first, 1)[0] if place < self._limit_of(lane) else []
 
-    def find(self, source: int, index: int, indices: Sequence[int]) -> Iterator[int]:
-        """Those of these micro-batches that have sample `index` of the source with this number in the run."""
-        if source not in self.source_numbers:
+    def find(self, source: int, index: int, indices: range) -> Iterator[int]:
+        """Those of these micro-batches that have sample `index` of the source with this number in the run: by
+        arithmetic, or else all are looked through."""
+        if source not in self.source_numbers or not indices:
             return
         own = self.source_numbers.index(source)
+        if self._inverse is not None:
+            yield from self._inverse(own, index, indices)
+            return
         for lane, group in itertools.groupby(sorted(indices, key=self._lane_of), key=self._lane_of):
             made, limit = self.state.num_made(lane), self._limit_of(lane)
             places = [place - made for one in group if (place := one // self.num_lanes) < limit]
@@ -252,6 +259,16 @@ class RunSection:
                         found = (number + made) * self.num_lanes + lane
                         if found in indices:
                             yield found
+
+    def _draws_in(self, order: PlanOrder, size: int, own: int, index: int, indices: range) -> Iterator[int]:
+        """Those of these micro-batches, of `size` draws each, that have sample `index` of the own source."""
+        made = [self.state.num_made(lane) for lane in range(self.num_lanes)]
+        first = max(0, indices[0] // self.num_lanes - max(made))
+        draws = range(first * size, max(0, indices[-1] // self.num_lanes + 1 - min(made)) * size)
+        for lane, draw in draws_of(order, self.state, own, index, draws):
+            place = made[lane] + draw // size
+            if place * self.num_lanes + lane in indices and place < self._limit_of(lane):
+                yield place * self.num_lanes + lane
 
     def _lane_of(self, index: int) -> int:
         return index % self.num_lanes
@@ -391,25 +408,20 @@ def section_between(dataset: LaneDataset, state: LoaderState, later: LoaderState
     if later is None:
         run, numbers = dataset, range(len(dataset.plan.sources))
         converted = _converted(run, state, num_lanes_after(run.worker_config, state.num_lanes))
-        return RunSection(run, converted, numbers, lists=[(0, forgotten_in(run))], replay=replay)
+        return RunSection(run, converted, numbers, extras=[(0, run.extras)], replay=replay)
     ways = [one for one in (later, state) if _leads_to(dataset, state, one, later)]
     had, unknown = (ways[0], "") if ways else (None, _gap(state, later))
     if len(ways) > 1 and _have_other_weights(state, later):
         unknown = _UNKNOWN_WEIGHTS  # after few draws, either weights reach the same samples in another order
     run, numbers_of_sources = dataset_of(dataset, (had or later).fingerprint)
     converted = state if unknown else _converted(run, state, (had or later).num_lanes)
-    history = history_of(later)
-    make = functools.partial(ForgottenSamples.under, run.plan.sources, run.source_ids)
-    lists = [(0, make(lists_at(history, state.micro_batch_index)))]
-    lists += [
-        (begin, make(one)) for begin, one in changes_between(history, state.micro_batch_index, later.micro_batch_index)
-    ]
-    if len(lists) > 1 and later.skips is not None:
-        unknown = f"the list of forgotten samples changed at micro-batch {lists[1][0]} of a run that skips steps: also "
-        unknown += "give the state that was saved there"
-    run = with_forgotten(run, lists[0][1])
-    made = functools.partial(RunSection, run, converted, numbers_of_sources, lists=lists, unknown=unknown)
-    if unknown or replay or planned_of(dataset) is not None:
+    extras = extras_between(later, state.micro_batch_index, run.extras, run.plan.sources, run.source_ids)
+    if len(extras) > 1 and later.skips is not None:
+        unknown = f"what lanes leave out changed at micro-batch {extras[1][0]} of a run that skips steps: also give "
+        unknown += "the state that was saved there"
+    run = run.changed(extras=extras[0][1])
+    made = functools.partial(RunSection, run, converted, numbers_of_sources, extras=extras, unknown=unknown)
+    if unknown or replay or dataset.pack_sources.are_planned:
         return made(replay=replay)
     skipped = _has_skipped(made(replay=False), later)
     return made(replay=bool(skipped), is_proved=skipped is False)
@@ -430,7 +442,7 @@ def _leads_to(dataset: LaneDataset, state: LoaderState, had: LoaderState, later:
     if not same or begin.drawn_before != later.drawn_before:  # it was resharded before it was saved, and drew nothing
         was = [list(one) for one in begin.generations] == [list(one) for one in later.generations][:-1]
         return had is state and was and not any(lane.get("draws") for lane in later.lanes.values())
-    if planned_of(run) is not None:
+    if run.pack_sources.are_planned:
         return all(later.num_made(lane) >= begin.num_made(lane) for lane in later.lanes)
     ahead = later.skips is not None  # lanes may be behind the state, in steps that are skipped
     cursors = ((run.order.cursor(lane, begin), begin.lanes[lane], later.lanes[lane]) for lane in later.lanes)
@@ -540,10 +552,10 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     )
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
     order = dataset.order_of(plan, batching)
-    changed = dataset.changed(plan=plan, batching=batching, order=order)
-    if forgotten_in(dataset) is not None:
-        changed = with_forgotten(changed, ForgottenSamples.of_data(plan.sources, order.source_ids))
-    if (packs := planned_of(changed)) is not None:
-        changed = packs.changed(changed, costs=costs_of_sources(changed))
+    extras = tuple(
+        type(own).of_data(plan.sources, order.source_ids) if own.leaves_out else own for own in dataset.extras
+    )
+    changed = dataset.changed(plan=plan, batching=batching, order=order, extras=extras)
+    changed = changed.changed(pack_sources=changed.pack_sources.batched(changed))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers

@@ -9,13 +9,15 @@ import pytest
 import yaml
 
 from bridge_data import DefaultTaskEncoder
+from bridge_data.check.run_checks import examine
 from bridge_data.configs import DataConfig
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.state import merge_states
 from bridge_data.plugins.view.pages import BatchSequence
-from bridge_data.tools.doctor import examine
-from bridge_data.tools.run_order import RunOrder
-from bridge_data.tools.runs import SavedRun, ShownRun, TrainingRun, read_states
+from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.runs.run_order import RunOrder
+from bridge_data.runs.saved_files import read_states
+from bridge_data.runs.training_run import TrainingRun
 from tests.cli.runner import run_command
 from tests.prepared import write_blend, write_texts
 
@@ -26,12 +28,12 @@ class Plain(DefaultTaskEncoder[Any, Any, Any, Any]):
     """The encoder of the runs here."""
 
 
-PLAIN = "tests.tools.test_one_reading.Plain"
+PLAIN = "tests.runs.test_one_reading.Plain"
 
 IN_PYTHON = """
 import bridge_data
 from bridge_data.configs import DataConfig
-from tests.tools.test_one_reading import Plain
+from tests.runs.test_one_reading import Plain
 
 def config():
     return DataConfig(path="blend.yaml", task_encoder=Plain(), options={"micro_batch_size": 3, "seed": 5})

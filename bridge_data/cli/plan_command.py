@@ -1,22 +1,22 @@
 """`bridge-data plan`: what a run will see, before it starts; and how fast its data are."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bridge_data.cli.order_command import note_assumed, run_arguments
 from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, sized, table
 from bridge_data.errors import ConfigError, counted
-from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
-from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.order_command import note_assumed, run_arguments
-from bridge_data.tools.planning import EXACT_SAMPLES, Planner, RunLength, RunPlan
-from bridge_data.tools.runs import TrainingRun
+from bridge_data.extensions import Feature
+from bridge_data.runs.bench import PROFILE, BenchConfig, Figures, measure
+from bridge_data.runs.run_plan import EXACT_SAMPLES, Planner, RunLength, RunPlan
+from bridge_data.runs.training_run import TrainingRun
 
-_MAX_SOURCES = 20
-"""Maximum data sets shown of a profile; of a large blend, the most expensive ones."""
+_SHEET = Feature[Callable[[Path, str, RunPlan], None]]("plan_sheet")
+"""Writes a plan, with charts, to a file."""
 
 
 @click.command()
@@ -69,9 +69,7 @@ def plan(
     found = Planner(run.dataset(encoder), run.schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin
     if html is not None:
-        from bridge_data.plugins.view.charts import write_plan  # imports slowly
-
-        write_plan(html, run_name, found)
+        _SHEET.get("--html")(html, run_name, found)
     figures, profile = None, None
     if measure_s is not None:
         path: Any = run.data.path
@@ -80,10 +78,10 @@ def plan(
         )
         note(f"measuring {measure_s:g} s{', and again with clocks' if with_profile else ''}")
         figures = measure(config)
-        profile = profile_of(config) if with_profile else None
+        profile = PROFILE.get("--profile")(config) if with_profile else None
     if as_json:
         speed = {} if figures is None else {"figures": figures.to_dict()}
-        speed |= {} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}
+        speed |= {} if profile is None else {"profile": profile.to_dict()}
         echo_json(found.to_dict() | speed)
         return
     click.echo("\n".join(_shown(found)))
@@ -94,7 +92,7 @@ def plan(
     if figures is not None:
         click.echo("\n" + headed(_figures(run, figures)))
     if profile is not None and figures is not None:
-        click.echo("\n".join(shown_profile(profile, figures)))
+        click.echo("\n".join(profile.lines(figures)))
 
 
 def _figures(run: TrainingRun, figures: Figures) -> list[tuple[str, str]]:
@@ -115,51 +113,6 @@ def _figures(run: TrainingRun, figures: Figures) -> list[tuple[str, str]]:
     if figures.num_skipped:
         rows.insert(1, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
     return rows
-
-
-def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
-    """The lines that show a profile; `figures` are those of the same run without clocks."""
-    yield ""
-    per_sample, per_batch = 1e6 / max(1, profile.num_samples), 1e3 / profile.num_batches
-    rows = [
-        [s.name, f"{s.seconds * per_sample:,.1f}", f"{s.seconds * per_batch:,.2f}", f"{s.share:.1%}", f"{s.waited:.0%}"]
-        for s in profile.stages
-    ]
-    total_s = profile.total_s
-    rows.append(["all work", f"{total_s * per_sample:,.1f}", f"{total_s * per_batch:,.2f}", "100.0%", ""])
-    yield table(["stage", "µs/sample", "ms/batch", "share", "waits"], rows)
-    yield ""
-    trainer = profile.trainer
-    if profile.num_workers:
-        yield f"workers  work {profile.busy:.0%} of their time, wait for the trainer {1 - profile.busy:.0%}"
-        parts = {
-            "waits for batches": trainer.waiting_s,
-            "receives": trainer.receiving_s,
-            "does its step": trainer.step_s,
-        }
-        yield "trainer  " + ", ".join(f"{what} {seconds / trainer.seconds:.0%}" for what, seconds in parts.items())
-    rate = profile.num_samples / trainer.seconds
-    yield f"clocks   {rate:,.1f} samples/s with them, {figures.samples_per_s:,.1f} without"
-    if len(profile.sources) > 1:
-        yield ""
-        yield _sources(profile)
-    yield ""
-    yield from advise(profile)
-
-
-def _sources(profile: Profile) -> str:
-    """Table of µs per sample of each data set, by stage."""
-    stages = [stage.name for stage in profile.stages if any(stage.name in s.seconds for s in profile.by_source)]
-    rows = []
-    for source in profile.by_source[:_MAX_SOURCES]:
-        scale = 1e6 / max(1, source.num_samples)
-        times = [source.seconds[stage] * scale if stage in source.seconds else None for stage in stages]
-        shown = ["" if time is None else f"{time:,.1f}" for time in times]
-        every = f"{sum(source.seconds.values()) * scale:,.1f}"
-        rows.append([source.name, f"{source.num_samples:,}", *shown, every, f"{source.share:.1%}"])
-    shown_table = table(["data set, µs/sample", "samples", *stages, "all", "share"], rows)
-    more = len(profile.sources) - len(rows)
-    return shown_table + (f"\n… and {more} more that cost less" if more > 0 else "")
 
 
 def _shown(found: RunPlan) -> Iterator[str]:

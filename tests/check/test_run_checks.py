@@ -7,17 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.numbers_data import write_shards
-from bridge_data.configs import DataConfig
-from bridge_data.errors import ConfigError
-from bridge_data.order import Schedule
-from bridge_data.plan import load_plan
-from bridge_data.storage.copies import CACHE_VARIABLE
-from bridge_data.tools import doctor
-from bridge_data.tools.doctor import (
+from bridge_data.check import run_checks
+from bridge_data.check.run_checks import (
     HIGH_INFLATION,
     Finding,
     Level,
@@ -31,18 +25,22 @@ from bridge_data.tools.doctor import (
     check_order,
     check_ranks,
     check_rate,
-    draws_after,
     examine,
     in_order_of_gain,
     needed_batches_per_s,
     orders_of,
-    plan_sources,
+    samples_of,
     samples_of_lane,
     samples_per_unit,
 )
-from bridge_data.tools.runs import TrainingRun
+from bridge_data.configs import DataConfig
+from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
+from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
+from bridge_data.runs.training_run import TrainingRun
+from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.tools.bench.profiles import FIGURES
+from tests.runs.bench.profiles import FIGURES
 
 MACHINE = MachineLimits(
     num_cores=16.0,
@@ -112,7 +110,7 @@ def test_this_machine_can_be_read_and_the_memory_of_its_control_group(
 ) -> None:
     here = MachineLimits.read()
     assert here.num_cores > 0 and here.num_files > 0 and "simplejpeg" in here.libraries
-    monkeypatch.setattr("bridge_data.tools.doctor._MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr("bridge_data.check.run_checks._MEMORY_LIMIT", tmp_path / "memory.max")
     for limit, is_that in (("max", False), ("1073741824", True)):
         (tmp_path / "memory.max").write_text(limit + "\n")
         found = MachineLimits.read().memory_bytes
@@ -243,7 +241,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(path: Path, **options: Any) -> tuple[SourceOrder, dict[str, Finding]]:
-    (order,) = orders_of(load_plan(path), planned(**options), 1.0)
+    run = planned(path, **options)
+    (order,) = orders_of(samples_of(run), run, 1.0)
     return order, by_code(check_order(order, planned(**options)))
 
 
@@ -264,7 +263,7 @@ def test_orders_that_mix_well_and_badly(texts: Path, tmp_path: Path, monkeypatch
     order, findings = checked(texts, num_lanes=64)
     assert order.geometry.chunk_size == 3
     assert findings["few-samples"].change == "set num_lanes=2, unless the run is to be resized"
-    monkeypatch.setattr(doctor, "MUCH_OVERLAP", 0.02)
+    monkeypatch.setattr(run_checks, "MUCH_OVERLAP", 0.02)
     write_shards(tmp_path, [1] * 60 + [60])
     finding = checked(tmp_path, num_lanes=2)[1]["epochs-overlap"]
     assert finding.what.endswith("as chunks have 1 to 3 samples")
@@ -274,16 +273,18 @@ def test_orders_that_mix_well_and_badly(texts: Path, tmp_path: Path, monkeypatch
 def test_of_a_blend_the_sources_with_the_greatest_shares_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "MAX_SOURCES", 2)
+    monkeypatch.setattr(run_checks, "MAX_SOURCES", 2)
     for name in "abc":
         write_texts(tmp_path / name, 10)
-    found = orders_of(load_plan(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3})), planned(), 1.0)
+    run = planned(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3}))
+    found = orders_of(samples_of(run), run, 1.0)
     assert [(order.source.name, order.size) for order in found] == [("b/train", 9), ("c/train", 5)]
 
 
 def test_few_samples_are_examined_in_the_lanes_that_the_run_has(tmp_path: Path) -> None:
-    (order,) = orders_of(load_plan(write_texts(tmp_path, 2)), planned(), 1.0)
-    assert order.geometry.num_lanes == planned().num_ranks
+    run = planned(write_texts(tmp_path, 2))
+    (order,) = orders_of(samples_of(run), run, 1.0)
+    assert order.geometry.num_lanes == run.num_ranks
 
 
 @pytest.fixture
@@ -356,10 +357,10 @@ def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
 def test_of_many_shards_some_are_looked_at_and_small_ones_are_told(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "MANY_SHARDS", 6)
+    monkeypatch.setattr(run_checks, "MANY_SHARDS", 6)
     findings, _ = findings_of(shards)
     assert [*findings] == ["small-shards"] and "6 shards of 0.0" in findings["small-shards"].what
-    monkeypatch.setattr(doctor, "MAX_LOOKED_AT", 3)
+    monkeypatch.setattr(run_checks, "MAX_LOOKED_AT", 3)
     (shards / "data-0002.tar").unlink()
     findings, seen = findings_of(shards)
     assert seen == ShardsSeen(6, 3)
@@ -377,22 +378,24 @@ def blend(tmp_path: Path) -> Path:
     return file
 
 
+def draws(path: Path, num_drawn: int) -> list[SourceDraws]:
+    return draws_of_sources(samples_of(planned(path)), num_drawn)
+
+
 def test_draws_are_those_of_the_order(blend: Path) -> None:
-    plan = load_plan(blend)
-    schedule = Schedule([(0, plan.weights or ()), *plan.later_weights], seed=0)
-    drawn = np.sum([schedule.counts(lane, 8, 512) for lane in range(8)], axis=0)
-    assert drawn == pytest.approx(draws_after(plan, 8 * 512)[0], abs=8 * 3.4)
+    found = draws(blend, 8 * 512)
+    assert [one.draws for one in found] == pytest.approx([1024 + 512, 1024 + 1536], abs=4)
 
 
 def test_epochs_of_a_run(blend: Path) -> None:
-    large, small = plan_sources(load_plan(blend), 200)
-    assert (large.share, large.draws, large.epochs, small.draws, small.epochs) == (0.5, 100, 1, 100, 10)
+    large, small = draws(blend, 200)
+    assert (large.share, large.draws, large.epochs, small.draws, small.epochs) == (0.5, 99, 0.99, 101, 10.1)
     (finding,) = check_epochs_of([large, small])
-    assert (finding.code, finding.what) == ("many-epochs", "small/train: each sample comes 10.0 times in this run")
+    assert (finding.code, finding.what) == ("many-epochs", "small/train: each sample comes 10.1 times in this run")
     assert finding.change == "lower its weight to 20.00% of the draws or less, or add data"
-    too_few = check_epochs_of(plan_sources(load_plan(blend), 4096))  # all together: no weight helps
+    too_few = check_epochs_of(draws(blend, 4096))  # all together: no weight helps
     assert {finding.change for finding in too_few} == {"train fewer steps, or add data"}
-    (finding,) = check_epochs_of(plan_sources(load_plan(write_blend(blend, {"large": 1000, "small": 1})), 20))
+    (finding,) = check_epochs_of(draws(write_blend(blend, {"large": 1000, "small": 1}), 20))
     assert (finding.code, finding.what) == ("never-drawn", "small/train: no sample of it is drawn in this run")
 
 

@@ -1,46 +1,44 @@
-"""A training run as commands read it: the settings of its data, its ranks and steps; and what it has saved so far.
+"""A training run as commands read it: the settings of its data, its ranks and steps.
 
 Reads what `DataConfig.read` reads: a YAML of LightningCLI, `package.module:name`, the folder of a run, or the path of
 data, each with `key=value`; and saved states. Returns a `TrainingRun`: settings alone, no tokenizer and no task encoder
 is made for them; `dataset` opens its data in the order of the DataModule, and `assumed` says what the user did not.
-`SavedRunReader` follows the states and the ledger in a folder: unchanged files are not read again, and an unfinished or
-damaged file hides no other. Raises a ConfigError for settings that are missing, unknown or out of range.
+Raises a ConfigError for settings that are missing, unknown or out of range.
 """
 
 import dataclasses
 import os
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from bridge_data.configs import (
     DATA_MODULE,
     DataConfig,
     config_file,
-    files_of_run,
     is_run_folder,
     look_here,
     named_object,
 )
 from bridge_data.data.plain_data import parse_yaml_file
-from bridge_data.data.records import split_part_of, stored_records
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.training_order import training_order
-from bridge_data.errors import BridgeDataError, ConfigError, StateError, counted, listed
+from bridge_data.errors import ConfigError, counted, listed
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plan.declared import WHERE_KEYS, given_clauses
-from bridge_data.plugins.ledger.ledger_files import RunLedger
-from bridge_data.plugins.planned.costs import known_costs
 from bridge_data.run_options import RunOptions
+from bridge_data.runs.saved_files import micro_batches_per_step, newest_of
 from bridge_data.samples import CrudeSample
-from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.topology import WorkerConfig
+
+_MEASURED_WITH = Feature[Callable[[Source], Mapping[str, str]]]("measured_with")
+"""By the `costs_key` of each encoder with which a source was measured, what it is called."""
 
 
 def _unchanged(sample: CrudeSample, **_: Any) -> CrudeSample:
@@ -59,10 +57,8 @@ class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         Raises:
             ConfigError: if there are those of several encoders.
         """
-        base = None if source is None else stored_records(source.records)
-        part = None if base is None else split_part_of(base)
-        known = [] if base is None else [facts for _, facts in known_costs(base) if facts.split_part == part]
-        keys = {facts.key: facts.encoder for facts in known}
+        measured_with = _MEASURED_WITH.find()
+        keys = {} if source is None or measured_with is None else measured_with(source)
         if source is not None and len(keys) > 1:
             raise ConfigError(
                 f"{source.name}: was measured with several encoders ({listed(sorted(keys.values()))}): name the "
@@ -183,10 +179,8 @@ class TrainingRun:
 
     def one_rank(self, dataset: LaneDataset) -> LaneDataset:
         """`dataset` as one rank without workers reads it, in the order of the whole job."""
-        from bridge_data.tools.planning import of_ranks
-
         config = dataset.worker_config
-        return of_ranks(dataset, config.changed(world_size=1, rank=0, num_workers=0, num_lanes=config.num_lanes))
+        return dataset.on_ranks(config.changed(world_size=1, rank=0, num_workers=0, num_lanes=config.num_lanes))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -319,211 +313,3 @@ def settings_of_state(state: LoaderState) -> dict[str, Any]:
     names |= {name: name for name in ("packing_buffer_size", "shuffle_buffer_size", "max_samples_per_sequence")}
     found = {name: run[theirs] for name, theirs in names.items()}
     return found | ({"weight_unit": run["weight_unit"]} if run.get("weight_unit") is not None else {})
-
-
-_STATE = "train_dataloader_"
-_LEDGER = "ledger_dprank"
-_CHECKPOINT = ".ckpt"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SavedFiles:
-    """What may be saved states of a run, and the folder of its ledger (None: there is none)."""
-
-    states: tuple[Path, ...] = ()
-    ledger: Path | None = None
-
-
-def saved_files(folder: Path) -> SavedFiles:
-    """Those in the folder of a run.
-
-    Raises:
-        ConfigError: if there are too many files.
-    """
-    states: dict[Path, None] = {}
-    ledgers: list[Path] = []
-    for file in files_of_run(folder):
-        if file.suffix == _CHECKPOINT:
-            states[file] = None
-        elif file.name.startswith(_STATE):
-            states[file.parent] = None
-        elif file.name.startswith(_LEDGER):
-            ledgers.append(file.parent)
-    ledger = min(ledgers, key=lambda path: (len(path.parts), path), default=None)
-    return SavedFiles(states=tuple(states), ledger=ledger)
-
-
-def read_states(paths: Sequence[str | os.PathLike[str]]) -> list[Checkpoint]:
-    """The states at `paths`, which `read_checkpoint` can read, or in the folders there.
-
-    Raises:
-        StateError: if there is none, or one is damaged.
-    """
-    return [read_checkpoint(found) for path in paths for found in state_paths(location(path))]
-
-
-def found_states(paths: Iterable[Path], left_out: list[str]) -> list[Checkpoint]:
-    """The states among files that were found, not named; why another one is none is appended to `left_out`."""
-    read = [*map(_checkpoint, paths)]
-    left_out += [one for one in read if isinstance(one, str)]
-    return [one for one in read if not isinstance(one, str)]
-
-
-def is_state(path: Path) -> bool:
-    """Whether `path` is a saved state: a file, or a folder of a checkpoint."""
-    return path.suffix in (".pt", _CHECKPOINT) or any(path.glob(f"{_STATE}*"))
-
-
-def state_paths(path: AnyLocation) -> Sequence[AnyLocation]:
-    """`path` itself, or the states in it, if it is a folder with several, on a disk.
-
-    Raises:
-        StateError: if it is a folder without one.
-    """
-    if not isinstance(path, Path) or not path.is_dir() or is_state(path):
-        return [path]
-    found = saved_files(path).states
-    if not found:
-        raise StateError(f"{path}: holds no data state, and no folders that do")
-    return found
-
-
-def micro_batches_per_step(states: Sequence[Checkpoint]) -> int | None:
-    """The micro-batches of the job in each step, by the steps and positions of its states; None if they lack the
-    number, or it changes."""
-    found = {divmod(one.state.num_handed_out, one.step) for one in states if one.step and not one.state.is_finite}
-    (number, rest), *others = found or {(0, 0)}
-    return number if number and not rest and not others else None
-
-
-def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
-    """The newest of at least one state: the furthest on, and of those the one that was resharded last."""
-    return max(states, key=lambda one: (one.state.micro_batch_index, len(one.state.generations)))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SavedRun:
-    """The output of a run: its different saved states, sorted by position, and its ledger (None: there is none).
-    `left_out` has the reasons why similar files are not used. `number` counts the reads that found something new."""
-
-    states: Sequence[Checkpoint] = ()
-    ledger: RunLedger | None = None
-    left_out: tuple[str, ...] = ()
-    number: int = 0
-
-    def __post_init__(self) -> None:
-        different: list[Checkpoint] = []
-        for one in sorted(self.states, key=lambda one: one.state.micro_batch_index):
-            if not any(one.state == other.state for other in different):
-                different.append(one)
-        object.__setattr__(self, "states", tuple(different))
-
-    @property
-    def num_lanes(self) -> int | None:
-        """The lanes of the job in the newest state; None without one."""
-        return self.states[-1].state.num_lanes if self.states else None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ShownRun:
-    """A run as it is looked at: `dataset` is what one rank without workers reads, in the order of the whole job;
-    `summary` is a sentence about it."""
-
-    path: str
-    dataset: LaneDataset
-    schedule: BatchSchedule
-    summary: str
-
-    @classmethod
-    def of(cls, run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any], saved: SavedRun) -> Self:
-        """`run` with this task encoder, and the lanes of what it has `saved`."""
-        lanes = saved.num_lanes if run.num_lanes is None else run.num_lanes
-        if lanes is not None and lanes % run.num_ranks == 0:
-            run = dataclasses.replace(run, data=run.data.with_options(num_lanes=lanes))
-        dataset = run.one_rank(run.dataset(task_encoder))
-        encoder = type(task_encoder).__name__
-        summary = f"As the {encoder} makes them, for {counted(dataset.worker_config.num_lanes, 'lane')} of the job."
-        return cls(path=str(run.data.path), dataset=dataset, schedule=run.schedule, summary=summary)
-
-
-_Stamp: TypeAlias = tuple[tuple[str | int, ...], ...]
-
-
-class SavedRunReader:
-    """Reads the output of the run in `folder`; `states`, a saved state or a folder with several, replaces those that
-    are found there. Any thread may use it.
-
-    Raises:
-        StateError: if none of `states` can be read.
-    """
-
-    def __init__(self, folder: Path | None = None, *, states: Path | None = None) -> None:
-        self._folder, self._states = folder, states
-        self._lock = threading.Lock()
-        self._kept: dict[Path, tuple[_Stamp, Checkpoint | str]] = {}
-        self._ledger: RunLedger | None = None
-        self.saved = self._look(SavedRun())
-        """The result of the last read."""
-        if states is not None and not self.saved.states:
-            raise StateError("; ".join(self.saved.left_out[:3]))
-
-    def read(self) -> SavedRun:
-        """The current output; the same object as before if nothing changed."""
-        with self._lock:
-            self.saved = self._look(self.saved)
-            return self.saved
-
-    def _look(self, before: SavedRun) -> SavedRun:
-        left_out: list[str] = []
-        found = SavedFiles() if self._folder is None else saved_files(self._folder)
-        states = self._read_states(found.states, left_out)
-        has_grown = self._read_ledger(found.ledger, left_out)
-        now = SavedRun(states=states, ledger=self._ledger, left_out=tuple(left_out), number=before.number)
-        return dataclasses.replace(now, number=now.number + 1) if has_grown or now != before else before
-
-    def _read_states(self, paths: Iterable[Path], left_out: list[str]) -> list[Checkpoint]:
-        try:
-            paths = paths if self._states is None else [Path(path) for path in state_paths(self._states)]
-        except StateError as error:
-            paths = ()
-            left_out.append(str(error))
-        kept: dict[Path, tuple[_Stamp, Checkpoint | str]] = {}
-        for path in paths:
-            stamp = _stamp(path)  # taken before reading, so that later changes are read again
-            last = self._kept.get(path)
-            kept[path] = last if last is not None and last[0] == stamp else (stamp, _checkpoint(path))
-        self._kept = kept
-        left_out += [one for _, one in kept.values() if isinstance(one, str)]
-        return [one for _, one in kept.values() if not isinstance(one, str)]
-
-    def _read_ledger(self, folder: Path | None, left_out: list[str]) -> bool:
-        """Read what is new in the ledger; return whether there was anything."""
-        try:
-            if folder is None:
-                self._ledger = None
-            elif self._ledger is None or self._ledger.folder != folder:
-                self._ledger = RunLedger(folder)
-            else:
-                return self._ledger.update()
-        except (BridgeDataError, OSError) as error:
-            self._ledger = None
-            left_out.append(str(error))
-        return False
-
-
-def _checkpoint(path: Path) -> Checkpoint | str:
-    """A saved state, or why it cannot be read."""
-    try:
-        return read_checkpoint(path)
-    except StateError as error:
-        return str(error)
-
-
-def _stamp(path: Path) -> _Stamp:
-    """A value that changes when the files of a saved state change."""
-    try:
-        files = sorted(path.glob("train_dataloader_*")) if path.is_dir() else [path]
-        stats = [(file.name, file.stat()) for file in files]
-    except OSError:  # it is being replaced
-        return ()
-    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -1,1 +1,0 @@
-"""Tools outside the training path: the command line and its commands."""
