@@ -270,7 +270,7 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if found is None:
             raise ConfigError(
                 f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
-                "config.yaml); give the config, or the data"
+                "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
             )
         path = found
     content = _content(path) if path.suffix in _YAML and path.is_file() else None

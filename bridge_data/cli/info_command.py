@@ -10,6 +10,7 @@ import click
 
 from bridge_data import storage
 from bridge_data.cli.terminal import (
+    CRUDE,
     LOCATION,
     OUTPUT_ON_DISK,
     echo_json,
@@ -353,7 +354,7 @@ def _raw_tars(path: Location, clauses: Sequence[Clause], trust: dict[str, Any]) 
         ("holds", f"{counted(shards.num_samples, 'sample')} in {counted(len(names), 'shard')}, {sized(num_bytes)}"),
         ("shards", spanned(names)),
         ("parts", listed(sorted(parts), 20)),
-        ("sample type", "crude, for a cooker of the task encoder"),
+        ("sample type", CRUDE),
         ("format", form),
         ("index", "in the cache of the user"),
     ]

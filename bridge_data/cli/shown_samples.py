@@ -11,6 +11,7 @@ import click
 from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.cli.sample_facts import facts_of, part_facts, shown_json, text_of
 from bridge_data.cli.terminal import (
+    CRUDE,
     echo_json,
     note,
     sized,
@@ -170,7 +171,7 @@ def _made_lines(made: dict[str, Any]) -> Iterator[str]:
         yield from _lines("  → ", f"cannot be made: {made['error']}")
         return
     subflavors = f", subflavors {shown_json(made['subflavors'])}" if made["subflavors"] else ""
-    yield f"  → {'crude, for a cooker' if made['is_crude'] else made['class']}{subflavors}"
+    yield f"  → {CRUDE if made['is_crude'] else made['class']}{subflavors}"
     fields = made.get("fields", {})
     width = max(map(len, fields), default=0)
     for name, facts in fields.items():

@@ -30,6 +30,9 @@ SHOWN_AFTER_S = 0.5
 LINE_EVERY_S = 10.0
 """How often progress is a line where there is no terminal."""
 
+CRUDE = "crude, cooked by the task encoder (those of bridge_data.encoders cook chats)"
+"""What stands for the class of samples without one."""
+
 
 def sized(num_bytes: float) -> str:
     """`512 B`, `3.4 MB`."""

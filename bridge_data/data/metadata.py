@@ -201,7 +201,7 @@ class Split:
             raise ConfigError(
                 f"{self.path}: there is no split part {part!r}; there is {', '.join(self.split_parts) or 'none'}. Ask "
                 f"for one of these (split_part), list shards as {part!r} in this file, or convert again with a split, "
-                "such as `--split train=0.9,val=0.1`"
+                "such as `--split train=0.9,val=0.1`; for a run without validation, write `val: []` there"
             )
         return self._expanded(f"split part {part!r}", self.split_parts[part])
 

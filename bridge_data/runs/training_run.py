@@ -288,10 +288,11 @@ def _of_states(data: DataConfig, states: Sequence[Checkpoint]) -> DataConfig:
         raise ConfigError(f"{newest.path}: a state of validation; expected one of training")
     num_per_step = micro_batches_per_step(states)
     if num_per_step is None and "global_batch_size" not in data.options and any(one.step for one in states):
-        known = ", ".join(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
+        known = dict.fromkeys(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
         raise ConfigError(
-            f"the states do not say how many micro-batches a step has ({known} micro-batches): give "
-            "global_batch_size=..., or the config of the run"
+            f"the states do not say for sure how many micro-batches a step has ({', '.join(known)} micro-batches): "
+            f"give the config of the run, or global_batch_size=..., the samples of a step (of {run['batch_size'] or 1} a "
+            "micro-batch)"
         )
     found = settings_of_state(newest.state)
     if num_per_step is not None:

@@ -60,6 +60,7 @@ class VisionLanguageModel(MegatronModule):
         if "pixel_values" in batch.media:
             patches = self.tower(batch.media["pixel_values"].to(embedded.dtype))[:, 1:]  # without the class token
             is_patch = batch.tokens.eq(self.image_token).T[..., None]
+            assert is_patch.sum() == patches[..., 0].numel(), "image_token, image or patch is not that of the data"
             embedded = embedded.masked_scatter(is_patch, self.projector(patches))
         ends, longest = batch.cu_seqlens[0], int(batch.max_seqlen[0])
         pack = PackedSeqParams("thd", ends, ends, max_seqlen_q=longest, max_seqlen_kv=longest)

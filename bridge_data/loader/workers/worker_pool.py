@@ -358,8 +358,8 @@ class Watchdog:
         if not link.ready:
             return (
                 f"worker {link.index} has not started after {self._limit_s:g} s: it is {self._describe()}. A module "
-                "that waits for something when it is imported (a network, a lock, input) waits in workers, too; if it "
-                "only takes long, raise worker_start_timeout_s"
+                "that waits for something when it is imported (a network, a lock, input) waits in workers, too; if the "
+                "machine is only busy, raise worker_start_timeout_s, an option of the data as num_workers is"
             )
         return (
             f"worker {link.index} made no progress for {self._limit_s:g} s {self._describe()} "

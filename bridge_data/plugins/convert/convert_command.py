@@ -9,6 +9,7 @@ import click
 
 from bridge_data.cli.sample_types import parse_field_map
 from bridge_data.cli.terminal import (
+    CRUDE,
     ON_DISK,
     OUTPUT,
     executor_option,
@@ -21,6 +22,7 @@ from bridge_data.cli.terminal import (
     table,
     where_options,
 )
+from bridge_data.data.prepared import PreparedDataset
 from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command, counted
 from bridge_data.limits import Limits, allow_pixels
@@ -184,7 +186,10 @@ def convert(
         note(f"left out by --keys or --require-parts: {counted(done.num_filtered, 'sample')}")
     if done.num_broken:
         note(f"left out as broken: {counted(done.num_broken, 'record')}, listed in {target / REPORT}")
-    click.echo(f"{target}: {counted(done.num_samples, 'sample')}")
+    dataset = PreparedDataset.open(target, limits)
+    parts = [f"{name} {dataset.split(name).num_samples:,}" for name in dataset.split_parts()]
+    told = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    click.echo(f"{target}: {counted(done.num_samples, 'sample')}{told}")
     click.echo(f"Next: {bridge_command('info', target, '--samples', 3)}")
 
 
@@ -217,7 +222,7 @@ def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], 
         kind = f"{'list of ' if column.is_list and column.kind in ('image', 'clip') else ''}{column.kind}"
         rows.append([column.name, kind, by_column.get(column.name, "-")])
     click.echo(table(["column", "holds", "field"], rows))
-    click.echo(f"sample type: {definition.sample_type or 'crude, for a cooker'}")
+    click.echo(f"sample type: {definition.sample_type or CRUDE}")
     for one in records.notes:
         note(one)
     if not clips_are_checked() and any(column.kind == "clip" for column in columns):
