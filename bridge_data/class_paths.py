@@ -8,8 +8,11 @@ ConfigError that names the argument.
 
 import importlib
 import inspect
+import os
 import re
+import sys
 from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
@@ -56,24 +59,50 @@ def made_of(spec: ClassPath, where: str, provided: Mapping[str, Any] | None = No
         raise ConfigError(f"{where}: {spec['class_path']}: {type(error).__name__}: {error}") from error
 
 
-def named_class(name: str, where: str) -> Any:
-    """The class (or function) `package.module.Name`.
+def named_class(name: str, where: str) -> type:
+    """The class `package.module.Name`.
 
     Raises:
         ConfigError: if there is none.
     """
     module_name, _, attribute = name.rpartition(".")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{where}: class_path={name}: {error}; expected package.module.Name") from error
+        if not (attribute and all(module_name.split("."))):
+            raise ConfigError("expected package.module.Name")
+        module = imported(module_name)
+        if not isinstance(found := getattr(module, attribute, None), type):
+            raise ConfigError(f"{module_name} has no class {attribute!r}{did_you_mean(attribute, dir(module))}")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: class_path={name}: {error}") from error
+    return found
+
+
+def imported(name: str) -> ModuleType:
+    """The module of this name.
+
+    Raises:
+        ConfigError: if it cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
+        here = f"in {os.getcwd()} nor " if {"", os.getcwd()} & {*sys.path} else ""
+        raise ConfigError(
+            f"no module {error.name!r}: it is {'neither' if here else 'not'} {here}installed in {sys.prefix}; run it "
+            "where `import` finds it, or set PYTHONPATH"
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def reason(error: BaseException) -> str:
     """What is wrong, of a chain of errors of jsonargparse that repeat it level by level: the innermost, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(re.sub(r"\bit\.", "", str(error)).split())
+    text = " ".join(re.sub(r"\bit\.", "", str(error)).split())
+    return re.sub(r"Expected a <class '([\w.]+)'>\. Got value: (.*)", r"expected \1, got \2", text)
 
 
 def _opened(
@@ -82,9 +111,14 @@ def _opened(
     """The class, its arguments, a parser for them, and those that are mappings of classes."""
     from jsonargparse import ArgumentParser
 
+    if not isinstance(plain(spec.get("init_args") or {}), Mapping):
+        raise ConfigError(f"{where}.init_args: expected arguments by name, got {spec['init_args']!r}")
     kind, given = named_class(spec["class_path"], where), _arguments(spec)
     given = {name: value for name, value in given.items() if value is not None or name not in provided}
-    parameters = inspect.signature(kind).parameters
+    try:
+        parameters = inspect.signature(kind).parameters
+    except (TypeError, ValueError) as error:  # of a class in C
+        raise ConfigError(f"{where}: {spec['class_path']}: its arguments are not known: {error}") from error
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     for name in given:
         if name not in parameters and not takes_any:

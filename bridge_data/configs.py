@@ -11,7 +11,6 @@ What is expensive is named, not made: a tokenizer by its folder or hub id, a tas
 
 import dataclasses
 import functools
-import importlib
 import os
 import re
 import sys
@@ -20,11 +19,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from bridge_data.class_paths import ClassPath, check_class_path, is_class_path, made_of, plain, reason
+from bridge_data.class_paths import (
+    ClassPath,
+    check_class_path,
+    imported,
+    is_class_path,
+    made_of,
+    named_class,
+    plain,
+    reason,
+)
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.plan.formats import find_format
 from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
+from bridge_data.storage import is_remote
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -128,7 +137,8 @@ class DataConfig:
             ConfigError: if one of them cannot be made, or settings contradict each other.
         """
         made = {name: _instance(name, value) for name, value in self._arguments.items()}
-        module: EnergonMultiModalDataModule = _data_module_class(self.data_module)(**made, pg_collection=process_groups)
+        kind = _data_module_class(self.data_module, "data")
+        module: EnergonMultiModalDataModule = kind(**made, pg_collection=process_groups)
         return module
 
     def build_task_encoder(self) -> "TaskEncoder[Any, Any, Any, Any]":
@@ -273,10 +283,14 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
                 "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
             )
         path = found
-    content = _content(path) if path.suffix in _YAML and path.is_file() else None
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
+    is_yaml = path.suffix in _YAML and not is_remote(name)
+    if is_yaml and not path.exists():
+        raise ConfigError(f"{name}: no such file")
+    content = _content(path) if is_yaml and path.is_file() else None
+    if not isinstance(content, dict) or "data" not in content:
         return name, _overridden(DataConfig(path=name), overrides)
+    if not isinstance(data := content["data"], dict):
+        raise ConfigError(f"{path}: data: expected the settings of the data, with path, got {data!r}")
     return str(path), _of_section(data, overrides, str(path))
 
 
@@ -291,10 +305,12 @@ def _of_section(data: Mapping[str, Any], overrides: Sequence[str], where: str) -
         given = dict(data.get("init_args", {}))
         if class_name.startswith("bridge_data.") and class_name.endswith(".EnergonMultiModalDataModule"):
             class_name = DATA_MODULE
+        elif class_name != DATA_MODULE:
+            _data_module_class(class_name, f"{where}: data")
     if given.get("pg_collection", 0) is None:  # LightningCLI writes it, though YAML cannot hold any
         del given["pg_collection"]
     given = _parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
-    if "path" not in given:
+    if given.get("path") is None:
         raise ConfigError(f"{where}: data has no path: expected the arguments of EnergonMultiModalDataModule")
     return _fields(given, class_name)
 
@@ -311,7 +327,8 @@ def _overridden(config: DataConfig, overrides: Sequence[str]) -> dict[str, Any]:
     given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
     changed = {text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides}
     own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
-    new = _parsed(own, overrides, "key=value", takes_any=config.data_module != DATA_MODULE) if overrides else {}
+    where, takes_any = " ".join(overrides), config.data_module != DATA_MODULE
+    new = _parsed(own, overrides, where, takes_any=takes_any) if overrides else {}
     return _fields({**given, **new}, config.data_module)
 
 
@@ -319,15 +336,35 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
     """The settings, overridden, of the types that the DataModule has for them. Classes that are named are imported, and
     their arguments checked, but none of those that are made late."""
     types = _types()
+    given = {name: _by_class(name, value) for name, value in given.items()}
     given = functools.reduce(functools.partial(_with_override, known=[*types], takes_any=takes_any), overrides, given)
     for name in given:
         if name not in types and not takes_any:
             raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
     named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
+    for name in _MADE_LATE[:-1]:
+        _check_made_late(name, given.get(name), f"{where}: data.{name}")
     for name, value in named.items():
         check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
     plain = {name: given[name] for name in given if name in types and name not in named}
     return {**given, **_typed(plain, f"{where}: data")}
+
+
+def _by_class(name: str, value: Any) -> Any:
+    """A task encoder that is named by its class alone, as LightningCLI takes it, by its `class_path`."""
+    return {"class_path": value} if name.endswith("task_encoder") and isinstance(value, str) else value
+
+
+def _check_made_late(name: str, value: Any, where: str) -> None:
+    """Refuse what no tokenizer, image processor or task encoder can be made of."""
+    from bridge_data.task import TaskEncoder
+
+    is_encoder = name.endswith("task_encoder")
+    if value is not None and not is_class_path(value) and (is_encoder or not isinstance(value, str)):
+        expected = "class_path, and init_args," if is_encoder else "a folder, a hub id, or class_path and init_args,"
+        raise ConfigError(f"{where}: expected {expected} got {value!r}")
+    if is_encoder and is_class_path(value) and not issubclass(named_class(value["class_path"], where), TaskEncoder):
+        raise ConfigError(f"{where}: class_path={value['class_path']}: expected a class derived from TaskEncoder")
 
 
 def _typed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -353,12 +390,13 @@ def _with_override(given: Mapping[str, Any], text: str, *, known: Sequence[str],
     key, is_one, value = text.partition("=")
     name, *inner = key.removeprefix("--").removeprefix("data.").removeprefix("init_args.").split(".")
     if not is_one or not name:
-        raise ConfigError(f"{text}: expected key=value, such as micro_batch_size=4")
+        raise ConfigError(f"{text}: expected KEY=VALUE, such as micro_batch_size=4")
+    if not value.strip():
+        raise ConfigError(f"{text}: has no value (was a variable of the shell empty?); {name}=null is none")
     if name not in known and not takes_any:
         raise ConfigError(f"{text}: the data of a run have no setting {name!r}{did_you_mean(name, known)}")
-    parsed = value if name in _TEXTS else parse_yaml_file(value.encode(), text)
-    if name.endswith("task_encoder") and not inner and isinstance(parsed, str):
-        parsed = {"class_path": parsed}
+    parsed = value if name in _TEXTS and value != "null" else parse_yaml_file(value.encode(), text)
+    parsed = parsed if inner else _by_class(name, parsed)
     changed, level = dict(given), (name, *inner)
     outer = changed
     for one in level[:-1]:
@@ -395,15 +433,13 @@ def _instance(name: str, value: Any) -> Any:
     return made_of(value, name) if name in _MADE_LATE and is_class_path(value) else value
 
 
-def _data_module_class(name: str) -> Any:
+def _data_module_class(name: str, where: str) -> Any:
+    look_here()
+    found = named_class(name, where)
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
 
-    if name == DATA_MODULE:
-        return EnergonMultiModalDataModule
-    module, _, attribute = name.rpartition(".")
-    found = getattr(import_here(module), attribute, None)
-    if not (isinstance(found, type) and issubclass(found, EnergonMultiModalDataModule)):
-        raise ConfigError(f"data: class_path={name}: expected EnergonMultiModalDataModule, or a class derived from it")
+    if not issubclass(found, EnergonMultiModalDataModule):
+        raise ConfigError(f"{where}: class_path={name}: expected {DATA_MODULE}, or a class derived from it")
     return found
 
 
@@ -416,15 +452,18 @@ def named_object(name: str) -> Any:
     if not _NAMED.fullmatch(name) or os.path.exists(name):
         return None
     found = find_named(name, "config")
-    if not callable(found) or isinstance(found, DataConfig):
-        return found
     try:
-        return found()
+        made = found() if callable(found) and not isinstance(found, DataConfig) else found
     except Exception as error:
         raise ConfigError(
             f"config {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
             "arguments, name a function without any that returns the DataConfig"
         ) from error
+    if made is None:
+        raise ConfigError(
+            f"config {name!r}: {name.rpartition(':')[2]} gives None; expected it to return the DataConfig"
+        )
+    return made
 
 
 def _of_module(module: "EnergonMultiModalDataModule", default: type) -> dict[str, Any]:
@@ -493,15 +532,5 @@ def import_here(name: str) -> ModuleType:
     Raises:
         ConfigError: if it cannot be imported.
     """
-    folder = look_here()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{name} cannot be imported: it needs {error.name}, which is not installed") from error
-        raise ConfigError(
-            f"no module {error.name!r}: it is neither in {folder} nor installed in {sys.prefix}; run the command where "
-            "`import` finds it, or set PYTHONPATH"
-        ) from None
-    except Exception as error:
-        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    look_here()
+    return imported(name)

@@ -113,6 +113,9 @@ def test_overrides_replace_settings_of_any_depth(path: Path, tmp_path: Path) -> 
     assert config.build_task_encoder().number == 5  # type: ignore[attr-defined]
     assert DataConfig.read(file, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
     assert DataConfig.read(path, [f"task_encoder={ADDING}"]).build_task_encoder().number == 0  # type: ignore[attr-defined]
+    by_name = in_yaml(tmp_path, {"path": str(path), "task_encoder": ADDING})
+    assert DataConfig.read(by_name, ["task_encoder.init_args.number=7"]).build_task_encoder().number == 7  # type: ignore[attr-defined]
+    assert DataConfig.read(path, ["where=null"]).run_options.get("where") is None
     assert DataConfig.read(path, ["multimodal_sample_config.patch_size=4"]).options["multimodal_sample_config"]
 
 
@@ -179,6 +182,9 @@ def needs(argument):
 
 def other():
     return 3
+
+def nothing_made():
+    pass
 """
 
 
@@ -214,15 +220,35 @@ def test_the_folder_of_a_run_has_its_config(path: Path, tmp_path: Path) -> None:
         DataConfig.read(tmp_path)
 
 
-def test_what_is_wrong_is_named_with_its_file(path: Path, tmp_path: Path, mine: str) -> None:
+def test_what_is_wrong_is_named_with_its_file(
+    path: Path, tmp_path: Path, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = {"class_path": ADDING, "init_args": {"numbr": 1}}
+    (tmp_path / "broken_syntax.py").write_text("class E(:\n")
+    (tmp_path / "broken_import.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
     for data, expected in (
         ({"path": "x", "micro_batch_sise": 2}, "'micro_batch_sise'; did you mean 'micro_batch_size'"),
         ({"path": "x", "micro_batch_size": "many"}, "micro_batch_size"),
         ({"path": "x", "micro_batch_size": 0}, "micro_batch_size=0"),
         ({"path": "x", "task_encoder": encoder}, "numbr"),
-        ({"path": "x", "task_encoder": {"class_path": "nowhere.Encoder"}}, "nowhere"),
+        ({"path": "x", "task_encoder": {"class_path": "nowhere.Encoder"}}, "no module 'nowhere'"),
+        ({"path": "x", "task_encoder": {"class_path": "Encoder"}}, "expected package.module.Name"),
+        ({"path": "x", "task_encoder": {"class_path": "tests.test_configs.Addin"}}, "did you mean 'Adding'"),
+        ({"path": "x", "task_encoder": {"class_path": "tests.test_configs.in_yaml"}}, "has no class 'in_yaml'"),
+        ({"path": "x", "task_encoder": {"class_path": "broken_syntax.E"}}, "SyntaxError"),
+        ({"path": "x", "task_encoder": {"class_path": "broken_import.E"}}, "it needs no_such_package"),
+        ({"path": "x", "task_encoder": {"class_path": "tests.test_configs.Later"}}, "derived from TaskEncoder"),
+        ({"path": "x", "task_encoder": {"class_path": ADDING, "init_args": [1]}}, "init_args: expected arguments by"),
+        ({"path": "x", "task_encoder": {"clas_path": ADDING}}, "task_encoder: expected class_path"),
+        ({"path": "x", "validation_task_encoder": "nowhere.Encoder"}, "no module 'nowhere'"),
+        ({"path": "x", "tokenizer": 3}, "tokenizer: expected a folder"),
+        ({"class_path": "no.such.Module", "init_args": {"path": "x"}}, "no module 'no'"),
+        ({"class_path": ADDING, "init_args": {"path": "x"}}, "derived from it"),
+        ({"class_path": "Module", "init_args": {"path": "x"}}, "expected package.module.Name"),
         ({"micro_batch_size": 2}, "data has no path"),
+        ({"path": None}, "data has no path"),
+        ("photos", "got 'photos'"),
     ):
         file = in_yaml(tmp_path, data)
         with pytest.raises(ConfigError) as caught:
@@ -233,7 +259,13 @@ def test_what_is_wrong_is_named_with_its_file(path: Path, tmp_path: Path, mine: 
     (tmp_path / "empty").mkdir()
     for source, overrides, expected in (
         (str(path), ["sed=3"], "did you mean 'seed'"),
-        (str(path), ["seed"], "expected key=value"),
+        (str(path), ["seed"], "expected KEY=VALUE"),
+        (str(path), ["micro_batch_size="], "micro_batch_size=: has no value"),
+        (str(path), ["micro_batch_size=two"], "micro_batch_size=two: data.micro_batch_size: expected int"),
+        (str(path), ["task_encoder=3"], "task_encoder=3: data.task_encoder: expected class_path"),
+        (str(path), ["task_encoder.init_args.number=3"], "expected class_path"),
+        (str(tmp_path / "missing.yaml"), [], "missing.yaml: no such file"),
+        (f"{mine}:nothing_made", [], "nothing_made gives None"),
         (f"{mine}:nothing", [], "has no nothing"),
         (f"{mine}:needs", [], "needs() failed"),
         (f"{mine}:other", [], "got a int"),

@@ -10,6 +10,7 @@ import gc
 import importlib
 import importlib.util
 import io
+import json
 import sys
 from typing import Any
 
@@ -71,14 +72,26 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and a terminal may be ASCII only
                 stream.reconfigure(errors="backslashreplace")
-        settings = {text.partition("=")[0] for text in ctx.args if "=" in text}
+        settings = {text.partition("=")[0].removeprefix("data.") for text in ctx.args if "=" in text}
+        as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if as_json:
+                _echo_error(error.format_message())
+            raise
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
             message = in_cli_words(str(error), command, settings)
+            if as_json:
+                _echo_error(message)
             click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
             ctx.exit(1)
+
+
+def _echo_error(message: str) -> None:
+    """Write an error to standard output, for those who read JSON there."""
+    click.echo(json.dumps({"error": message}, ensure_ascii=False))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -44,7 +44,9 @@ def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> tup
 @click.option("--run", metavar="RUN", help="Check this run instead; what stands for PATH are settings, KEY=VALUE.")
 @setting("--world-size", help="Of a run: data-parallel ranks.", more="[default: 1]")
 @click.option("--later-world-sizes", callback=_numbers, metavar="N[,M...]", help="Of a run: those of later resumes.")
-@click.option("--ranks-per-node", type=int, help="Of a run: ranks that share a machine.  [default: 1]")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(min=1), help="Of a run: ranks that share a machine.  [default: 1]"
+)
 @setting("--run-steps", help="Of a run: its steps.", more="[default: of the config]")
 @setting("--step-seconds", help="Of a run: how long the trainer takes for a step.")
 @setting("--measure", help="Of a run: measure how fast its data are, for so long.")

@@ -181,7 +181,7 @@ def diff(
 @click.argument("target", metavar="DST", type=OUTPUT)
 @_key_option
 @click.option("--world-size", type=click.IntRange(min=1), required=True, help="Data-parallel ranks to write files for.")
-@click.option("--step", type=int, help="The step to record, if SRC does not say it.")
+@click.option("--step", type=click.IntRange(min=0), help="The step to record, if SRC does not say it.")
 def redist(
     sources: tuple[Location, ...], target: Location, keys: tuple[str, ...], world_size: int, step: int | None
 ) -> None:
@@ -264,8 +264,9 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
         if global_batch_size is None:
             raise ConfigError("what is a step? Give --config of the run, or --global-batch-size")
         return BatchSchedule(global_batch_size, size)
-    from bridge_data.configs import DataConfig  # here: few calls need it
+    from bridge_data.configs import DataConfig, look_here  # here: few calls need it
 
+    look_here()
     run = DataConfig.read(config).run_options
     given = global_batch_size or run.trainer.global_batch_size
     if given is None:

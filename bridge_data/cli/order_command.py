@@ -12,6 +12,7 @@ import click
 from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
+    STEPS_MAX,
     echo_json,
     json_option,
     note,
@@ -72,6 +73,7 @@ def opened(
         saved = [one for one in saved if not one.state.ended and not one.state.repetition]
     run = TrainingRun.read(run_name, overrides, states=saved, num_ranks=world_size)
     note_assumed(run)
+    run.schedule.check(0, run.num_ranks)
     own = run.options.loader.ledger_path
     folder = files.records if own is None or not Path(own).is_dir() else Path(own)
     records = None if folder is None else RECORDS.get(f"the records in {folder}")(folder)
@@ -111,14 +113,15 @@ def steps_of(text: str) -> range:
         ConfigError: for any other text.
     """
     first, _, last = text.partition("..")
-    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+    is_number = first.isdecimal() and (last or first).isdecimal()
+    if not is_number or not int(first) <= int(last or first) <= STEPS_MAX:
         raise ConfigError(f"--steps {text}: expected A..B with 0 <= A <= B, such as 1200..1260")
     return range(int(first), int(last or first) + 1)
 
 
 @click.command()
 @run_arguments
-@click.option("--step", type=click.IntRange(min=0), help="Show the samples of the global batch of this step.")
+@click.option("--step", type=click.IntRange(0, STEPS_MAX), help="Show the samples of the global batch of this step.")
 @click.option("--key", help="Show the steps of the sample KEY, or SHARD:KEY.")
 @click.option("--index", type=click.IntRange(min=0), help="The number of the sample in --source, instead of --key.")
 @click.option("--source", default="", help="The source of the sample, by name or number.")
@@ -155,14 +158,18 @@ def order(
     asked = [step is not None, key is not None or index is not None, diff is not None]
     if sum(asked) > 1 or (not any(asked) and steps is None):
         raise ConfigError("give one of --step, --key (or --index with --source), --diff OTHER; or --steps alone")
+    if as_json and not any(asked):
+        raise ConfigError("--json: --steps alone writes JSON lines; leave it out")
+    chosen = None if steps is None else steps_of(steps)
     run, found = opened(run_name, overrides, **how)
     if step is not None:
         _show_step(found, step, as_json=as_json)
         return
-    chosen = steps_of(steps) if steps is not None else range(_steps_of_epoch(run, found))
+    if chosen is None:
+        chosen = range(_steps_of_epoch(run, found))
     if diff is not None:
         (_, other) = opened(diff, overrides, **{**how, "states": ()})
-        context.exit(_show_difference((run_name, diff), (found, other), chosen))
+        context.exit(_show_difference((run_name, diff), (found, other), chosen, as_json=as_json))
     if key is not None or index is not None:
         context.exit(_show_times(found, chosen, key, source, index, as_json=as_json))
     write_order(found, chosen, out)
@@ -242,9 +249,13 @@ def _show_times(run: RunOrder, steps: range, key: str | None, source: str, index
     return 1 if unknown else 0
 
 
-def _show_difference(names: tuple[str, str], runs: tuple[RunOrder, RunOrder], steps: range) -> int:
+def _show_difference(names: tuple[str, str], runs: tuple[RunOrder, RunOrder], steps: range, *, as_json: bool) -> int:
     """Show where two runs differ; return the exit code."""
     found = first_difference(*runs, steps=steps)
+    if as_json:
+        samples = [None if sample is None else sample.to_dict() for sample in (found.first, found.second)]
+        echo_json({"runs": names, "step": found.step, "reasons": list(found.reasons), "samples": samples})
+        return 0 if found.step is None else 1
     for reason in found.reasons:
         click.echo(reason)
     if found.step is None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import sys
@@ -65,9 +66,6 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
 
 
-_OTHER_NAMES = {"micro_batch_size": "batch_size"}
-"""Python arguments that stand for an option of another name."""
-
 _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
 """`name=value` in a message, also as `Class(name=value)`; of a tuple with one text, the text."""
 
@@ -86,7 +84,7 @@ def in_cli_words(message: str, command: click.Command | None = None, kept: Colle
             return match[0]
         if match[1] == "trust_dataset_code" and "trusted_modules" in options:
             return f"--trust {DATASET_CODE}"
-        option = options.get(match[1]) or options.get(_OTHER_NAMES.get(match[1], ""))
+        option = options.get(match[1])
         if option is None:
             return match[0]
         return option.opts[0] if option.is_flag else f"{option.opts[0]} {match[2] or match[3]}"
@@ -211,6 +209,25 @@ OUTPUT_ON_DISK = _OutputOnDiskParam()
 """A path to write to; a URL of a store is an error."""
 
 
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"{value}: expected a positive number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds()
+"""A time that passes."""
+
+STEPS_MAX = 10**12
+"""More steps, or a later one, no run has: a number that was mistyped."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 
@@ -233,9 +250,7 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's arguments that are options of a run (see `RunOptions`), by their names there."""
     from bridge_data.run_options import SECTION_OF  # here: other commands do not need it
 
-    names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
-    found = {names.get(name, name): value for name, value in given.items() if names.get(name, name) in SECTION_OF}
-    return found | ({"micro_batch_size": found["micro_batch_size"] or None} if "micro_batch_size" in found else {})
+    return {name: value for name, value in given.items() if name in SECTION_OF}
 
 
 def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:
@@ -259,18 +274,11 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--world-size": {"type": click.IntRange(min=1), "help": "Data-parallel ranks."},
     "--num-workers": {"type": int, "help": "Processes that work; 0: none."},
-    "--num-lanes": {"type": click.IntRange(min=1), "help": "Lanes of the job."},
-    "--batch-size": {"type": int, "help": "Samples or packs of a micro-batch; 0: single samples."},
     "--global-batch-size": {"type": click.IntRange(min=1), "help": "Samples or packs of a step, of all ranks."},
-    "--packing-buffer-size": {"type": int, "help": "Samples buffered for packing."},
-    "--shuffle-buffer-size": {"type": int, "help": "Shuffle buffer size, in samples."},
-    "--max-samples-per-sequence": {"type": int, "help": "Max contiguous samples read from one shard."},
-    "--seed": {"type": int, "help": "The seed of the run."},
-    "--run-steps": {"type": int, "help": "Steps of the run."},
-    "--measure": {"type": float, "metavar": "SECONDS", "help": "Measure how fast a rank's data are, for so long."},
-    "--step-seconds": {"type": float, "help": "How long the trainer takes for a step."},
-    "--task-encoder": {"type": str, "help": "Your TaskEncoder, MODULE:NAME, or a function that makes one."},
-    "--split-part": {"type": str, "help": "The part of the split."},
+    "--run-steps": {"type": click.IntRange(1, STEPS_MAX), "help": "Steps of the run."},
+    "--measure": {"type": SECONDS, "help": "Measure how fast a rank's data are, for so long."},
+    "--step-seconds": {"type": SECONDS, "help": "How long the trainer takes for a step."},
+    "--split-part": {"metavar": "NAMES", "callback": _names, "help": "Parts of the split."},
     "--split-config": {"metavar": "NAME", "help": "The file of the split in .nv-meta.  [default: split.yaml]"},
     "--dataset-config": {"metavar": "NAME", "help": "The file of the samples there.  [default: dataset.yaml]"},
     "--sample-type": {"metavar": "CLASS", "help": "The class of the samples, such as CaptioningSample, or crude."},
@@ -400,7 +408,7 @@ def split_options(parts_help: str) -> Callable[[Command], Command]:
     """Add `--split-part`, a tuple of names (empty: not given), and the files of split and samples."""
 
     def add(command: Command) -> Command:
-        parts = click.option("--split-part", "split_parts", callback=_names, metavar="NAMES", help=parts_help)
+        parts = setting("--split-part", "split_parts", help=parts_help)
         return parts(setting("--split-config")(setting("--dataset-config")(command)))
 
     return add

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from bridge_data import storage
 from bridge_data.data import Records, SubsetRange
 from bridge_data.data.plain_data import Node, given, nearest, parse_yaml
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
@@ -265,8 +265,13 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
 
 def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
     """(whether it has the first format, its splits) of a metadataset."""
-    if isinstance(root.value, dict) and not {"recipe", "data"}.isdisjoint(root.value):
-        raise root.error("this is the config of a run (--config), no data set; expected the data that it reads")
+    if isinstance(root.value, dict) and "data" in root.value:
+        raise root.error("this is the config of a run, no data set; expected the data that it reads, its data.path")
+    if isinstance(root.value, dict) and {"splits", "__class__", "__module__"}.isdisjoint(root.value):
+        raise root.error(
+            "neither a metadataset, which has `splits:`, nor the config of a run, which has `data:` with `path:`; it "
+            f"has {listed([str(key) for key in root.value]) or 'nothing'}"
+        )
     entries = _group(root, "metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
     for key in ("splits",) if headless else ("__class__", "__module__", "splits"):

@@ -331,6 +331,8 @@ def format_of(path: str) -> Format:
         raise ConfigError(f"{path}: no such folder or file")
     names = (*OTHER_FORMATS.names, *OTHER_FORMATS.names_of_others, *FORMATS)
     endings = dict.fromkeys(name for name in names if name.startswith("."))
+    if path.endswith((".yaml", ".yml")):
+        raise ConfigError(f"{path}: a metadataset, or other settings: name the data sets themselves here")
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "
         f"{', '.join(endings)}, got another file"

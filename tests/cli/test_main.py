@@ -1,6 +1,7 @@
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -87,6 +88,23 @@ def test_an_option_of_several_commands_is_defined_once() -> None:
     assert several - terminal.OPTIONS.keys() == DIFFERENT_THINGS.keys() & several
 
 
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bridge_data/**/*.py"), *ROOT.glob("recipes/**/*.py")]
+CALL = re.compile(r"[`$] ?bridge-data\s+((?:checkpoint )?[a-z]+)((?:[^\n`]|\\\n)*)")
+
+
+def test_pages_and_messages_name_commands_and_options_that_there_are() -> None:
+    options: dict[str, set[str]] = {name: {"--help"} for name in COMMANDS}
+    for command, option in ALL_OPTIONS:
+        options.setdefault(command, {"--help"}).update((*option.opts, *option.secondary_opts))
+    calls = [(page.name, call) for page in PAGES for call in CALL.findall(page.read_text())]
+    assert len(calls) > 100
+    for page, (command, rest) in calls:
+        assert command in options, page
+        given = re.findall(r"(?<![\w-])--[a-z][\w-]+", rest)
+        assert {*given} <= options[command], (page, command)
+
+
 WITHOUT_JSON = {
     "convert": "makes data",
     "mount": "makes files",
@@ -109,6 +127,28 @@ def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
         assert result.stderr.startswith(f"error: {tmp_path}/no: no such folder")
     result = run("info", tmp_path)
     assert (result.exit_code, f"run `bridge-data convert {tmp_path} DST`" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("info no", "no: no such folder or file"),
+        ("plan no.yaml", "no.yaml: no such file"),
+        ("check --run no.yaml", "no.yaml: no such file"),
+        ("check no --limit 0", "Invalid value for '--limit'"),
+        ("checkpoint info no", "no: no such file or folder"),
+        ("checkpoint diff no", "Missing argument 'B'"),
+        ("forget no --list", "no: no such folder or file"),
+        ("duplicates no", "no: no such folder or file"),
+    ],
+)
+def test_errors_are_json_too_if_asked_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*words.split(), "--json")
+    (error,) = json.loads(result.stdout).values()
+    assert result.exit_code in (1, 2) and told in error and error in result.stderr
 
 
 def test_wrong_usage_has_exit_code_2_and_the_version_is_told(run: Run) -> None:

@@ -119,6 +119,10 @@ def test_steps_are_written_as_json_lines_and_parquet(
     assert run("order", blend, *OPTIONS, "--steps", "3..9").stdout == lines.read_text()
     refuses(run("order", blend, *OPTIONS, "--steps", "9..3"), "expected A..B")
     refuses(run("order", blend, *OPTIONS), "give one of --step, --key")
+    refuses(run("order", blend, *OPTIONS, "--steps", "3..9", "--json"), "--steps alone writes JSON lines")
+    refuses(run("order", blend, *OPTIONS, "--steps", f"0..{10**13}"), "expected A..B")
+    sizes = ("micro_batch_size=2", "global_batch_size=4")
+    refuses(run("order", blend, *sizes, "--step", 1, "--world-size", 3), "micro_batch_size=2 x 3 data-parallel ranks")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     without = run("order", blend, *OPTIONS, "--steps", "3..9", "--out", parquet)
     refuses(without, "pip install pyarrow")
@@ -128,6 +132,10 @@ def test_two_runs_differ_from_a_step_on_and_for_a_reason(run: Run, blend: Path, 
     other = write_blend(tmp_path / "other.yaml", {"a": 1, "b": 1})
     same = run("order", blend, *OPTIONS, "--steps", "0..50", "--diff", blend)
     assert (same.exit_code, same.stdout) == (0, "the same samples in steps 0 to 50\n")
+    differ = run("order", blend, *OPTIONS, "--steps", "0..50", "--diff", other, "--json")
+    document = json.loads(differ.stdout)
+    assert (differ.exit_code, document["runs"]) == (1, [str(blend), str(other)])
+    assert all(sample["step"] == document["step"] for sample in document["samples"])
     result = run("order", blend, *OPTIONS, "--steps", "0..50", "--diff", other)
     assert result.exit_code == 1
     assert "weights: the first has" in result.stdout

@@ -227,7 +227,13 @@ def test_settings_that_it_does_not_take_are_refused_with_their_line(kind: Kind, 
 
 def test_what_is_no_data_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    for path, told in ((tmp_path, "not a prepared data set"), (tmp_path / "b", "no such"), (tmp_path / "a.txt", "got")):
+    (tmp_path / "a.yaml").touch()
+    for path, told in (
+        (tmp_path, "not a prepared data set"),
+        (tmp_path / "b", "no such"),
+        (tmp_path / "a.txt", "got"),
+        (tmp_path / "a.yaml", "name the data sets themselves"),
+    ):
         assert find_format(str(path)) is None
         with pytest.raises(ConfigError, match=rf"{path}.*{told}|{told}.*{path}"):
             format_of(str(path))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data import ConfigError, LaneDataset
+from bridge_data import ConfigError, LaneDataset, WorkerConfig, get_loader, get_train_dataset, prepare_jsonl
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.runs.run_plan import Planner, RunLength, Spread, Totals
@@ -249,7 +249,7 @@ def test_lanes_of_data_that_end_do_so_with_smaller_batches(tmp_path: Path) -> No
         tmp_path / "a.jsonl", **options, task_encoder=Plain(), shuffle_buffer_size=9, max_samples_per_sequence=9
     )
     batches = [len(batch.__key__) for batch in get_loader(dataset)]
-    plan = Planner(dataset, BatchSchedule(4, 4), num_ranks=1).plan()
+    plan = Planner(dataset).plan()
     assert (plan.run.steps, plan.run.samples) == (len(batches), sum(batches)) == (16, 56)
 
 

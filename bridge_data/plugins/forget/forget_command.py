@@ -47,6 +47,8 @@ def forget(
     if is_listed:
         _list(dataset, as_json=as_json)
         return
+    if as_json:
+        raise ConfigError("--json is for --list")
     if (keys_file is None) != renew:
         raise ConfigError("give --keys FILE; or --renew or --list without it")
     if not reason:

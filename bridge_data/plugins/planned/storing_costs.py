@@ -8,7 +8,7 @@ import click
 
 from bridge_data.cli.added_metadata import CostJob
 from bridge_data.cli.terminal import headed, note, progress_bar, table
-from bridge_data.configs import DataConfig, find_named, is_run_folder
+from bridge_data.configs import DataConfig, find_named, is_run_folder, look_here
 from bridge_data.errors import ConfigError, counted
 from bridge_data.plugins.planned.measuring import (
     Encoder,
@@ -45,6 +45,7 @@ def store_costs(path: Location, encoder: str, job: CostJob) -> None:
 def _encoder_of(name: str) -> tuple[Encoder, DatasetOptions]:
     """The task encoder of this name, or that of a config, and how the config opens data."""
     if name.endswith((".yaml", ".yml")) or is_run_folder(Path(name)):
+        look_here()
         config = DataConfig.read(name)
     else:
         found = find_named(name, "--costs")

@@ -133,6 +133,7 @@ def test_tars_that_were_not_prepared_have_no_list(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "give --keys FILE; or --renew or --list"),
+        (["--json"], "--json is for --list"),
         (["--renew"], "give --reason"),
         (["--renew", "--reason", "x"], "no samples of it were forgotten"),
     ],
