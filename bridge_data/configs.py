@@ -230,7 +230,7 @@ def config_file(folder: Path) -> Path | None:
     nearest_ones = [file for file in found if len(file.parts) == least]
     if len(nearest_ones) > 1:
         names = ", ".join(str(file.relative_to(folder)) for file in nearest_ones)
-        raise ConfigError(f"{folder}: has several configs, {names}: give one of them, or the folder of one run")
+        raise ConfigError(f"{folder}: has several configs, {names}: give one of them; checkpoints go in by --state")
     return next(iter(nearest_ones), None)
 
 

@@ -232,14 +232,14 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
         numbers = ", ".join(f"{one.index:,}" for one in same[:MAX_CANDIDATES])
         raise ConfigError(
             f"{name!r} is the key of {len(same)} samples of {found[0].root}/{found[0].shard}; say which is meant by "
-            f"its number ({numbers}): `when --index`, `info --samples`"
+            f"its number ({numbers}): `order --index`, `info --samples`"
         )
     return found
 
 
 def _complaint(several: Sequence[Records], name: str) -> str:
     where = sorted({f"{records.root} [{split_part_of(records)}]" for records in several})
-    told = f"no sample has the key {name!r} in {', '.join(where[:MAX_CANDIDATES])}"
+    told = f"no sample has the key {name!r} in {', '.join(where[:MAX_CANDIDATES])}, the split parts that were looked at"
     filled = next((records for records in several if count_samples(records)), None)
     if filled is None:
         return f"{told}: there are no samples"
