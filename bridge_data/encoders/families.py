@@ -770,7 +770,7 @@ class Qwen2VL(ProcessedFamily):
     def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
         frames = video.resized(self.frame_size(video, detail), self._resample)
         frames += frames[-1:] * (-len(frames) % self.frames_a_step)
-        if self._table is not None:
+        if self._table is not None and isinstance(frames[0], Image.Image):  # not unrounded values, as of `UtilsVideo`
             check_settings(self.image_processor, self._table)
             return self._patches(frames, self.frames_a_step)
         # The image processor repeats each image to fill a time step; keep one copy of each frame.

@@ -79,7 +79,8 @@ def looked_up(media: Mapping[str, Tensor], table: PixelTable | None = None) -> d
     look_up = table.look_up if table is not None else functools.partial(_gathered, values)
     if "pixel_values" in made:
         made["pixel_values"] = _images(media, look_up, values.shape[1])
-    if "pixel_values_videos" in made:  # each frame of a time step stands there itself
+    if "pixel_values_videos" in made and made["pixel_values_videos"].dtype == torch.uint8:
+        # Each frame of a time step stands there itself.
         made["pixel_values_videos"] = look_up(media["pixel_values_videos"], 1).flatten(1)
     return made
 

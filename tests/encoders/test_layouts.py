@@ -32,6 +32,7 @@ from bridge_data.encoders.layouts import (
     utils_size,
     visual_inputs,
 )
+from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.encoders.sequences import FamilySample, sequence_fields
 from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
@@ -107,6 +108,15 @@ def test_frames_have_three_sizes_one_after_the_other() -> None:
         for number in (2, 600, 5000)
     ]
     assert sizes == [(756, 756), (532, 532), (308, 308)], "frames of long videos share a budget"
+
+
+def test_a_family_takes_these_frames_without_rounding_them() -> None:
+    family = make_family("qwen2_vl")
+    video = UtilsVideo.of(VideoFrames(torch.full((2, 3, 60, 100), 90, dtype=torch.uint8), 2, 24.0, (60, 100), (0, 1)))
+    made = looked_up(family.collected([family.video_pixels([video], 0)]))["pixel_values_videos"]
+    means, deviations = (torch.tensor(getattr(family.image_processor, f"image_{name}")) for name in ("mean", "std"))
+    expected = ((90 / 255 - means) / deviations)[None, :, None].expand(len(made), 3, made.shape[1] // 3)
+    torch.testing.assert_close(made.unflatten(1, (3, -1)), expected)
 
 
 def sample(key: str, length: int, **media: torch.Tensor) -> FamilySample:

@@ -237,6 +237,13 @@ def test_a_read_that_is_tried_again_is_counted(path: Path, monkeypatch: pytest.M
         assert loader.metrics().retries == 1  # the first of the two is that of the quick way, which is not a wait
 
 
+def test_without_workers_nothing_is_made_ahead(path: Path) -> None:
+    with loader_of(path) as loader:
+        next(iter(loader))
+        metrics = loader.metrics()
+    assert metrics.ready_batches == metrics.ready_slots == 0
+
+
 @pytest.mark.processes
 def test_the_wait_is_that_of_the_slower_of_the_two(path: Path) -> None:
     class Slow(DefaultTaskEncoder):

@@ -83,6 +83,7 @@ def test_steps_that_overlap_or_that_ranks_cannot_share_are_refused() -> None:
     skips = StepSkips((SkippedRange(6, 8),))
     skips.check_shared(0, 2)
     skips.check_shared(7, 4)
+    skips.check_shared(9, 4)  # it is over
     with pytest.raises(ConfigError, match="4 data-parallel ranks cannot share the 6 micro-batches up to there equally"):
         skips.check_shared(0, 4)
     with pytest.raises(ConfigError, match="3 data-parallel ranks cannot share the 2 micro-batches"):
