@@ -291,8 +291,8 @@ def _of_states(data: DataConfig, states: Sequence[Checkpoint]) -> DataConfig:
         known = dict.fromkeys(f"step {one.step} after {one.state.num_handed_out}" for one in states if one.step)
         raise ConfigError(
             f"the states do not say for sure how many micro-batches a step has ({', '.join(known)} micro-batches): "
-            f"give the config of the run, or global_batch_size=..., the samples of a step (of {run['batch_size'] or 1} a "
-            "micro-batch)"
+            "give the config of the run, or global_batch_size=..., the samples of a step (of "
+            f"{run['batch_size'] or 1} a micro-batch)"
         )
     found = settings_of_state(newest.state)
     if num_per_step is not None:

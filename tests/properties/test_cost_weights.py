@@ -312,7 +312,7 @@ def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
     found = examine(run, measure_s=0, task_encoder=Encoder())
     means = [sum(sum(cost(number)) for number in range(size)) / size for size in SIZES.values()]
     rates = [weight / mean for weight, mean in zip((8, 1, 3), means, strict=True)]
-    assert [source.share for source in found.sources] == pytest.approx([rate / sum(rates) for rate in rates])
+    assert [source.share for source in found.sources] == pytest.approx([rate / sum(rates) for rate in rates], rel=0.01)
     unmeasured = examine(run, measure_s=0, task_encoder=Encoder(skip_every=3))
     assert any("not measured with this encoder" in finding.what for finding in unmeasured.findings)
     told = CliRunner().invoke(main, ["info", str(folder / "blend.yaml"), "--json"])
