@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import sys
 from typing import Any
 
@@ -84,7 +83,7 @@ class _Commands(click.Group):
             where = "standard output, or a file" if error.filename is None else error.filename
             click.echo(f"{click.style('error:', fg='red', bold=True)} {where}: {error.strerror}", err=True)
             if error.filename is None:
-                sys.stdout = open(os.devnull, "w")  # what it holds cannot be written at exit, either
+                sys.stdout = io.StringIO()  # what it holds cannot be written at exit, either
             ctx.exit(1)
         except click.UsageError as error:
             if as_json:
