@@ -6,6 +6,7 @@ when it is called, so none waits for another's imports.
 """
 
 import atexit
+import errno
 import gc
 import importlib
 import importlib.util
@@ -76,6 +77,14 @@ class _Commands(click.Group):
         as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
+        except OSError as error:
+            if error.errno not in _OF_MACHINE:
+                raise
+            where = "standard output, or a file" if error.filename is None else error.filename
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {where}: {error.strerror}", err=True)
+            if error.filename is None:
+                sys.stdout = io.StringIO()  # what it holds cannot be written at exit, either
+            ctx.exit(1)
         except click.UsageError as error:
             if as_json:
                 _echo_error(error.format_message())
@@ -87,6 +96,10 @@ class _Commands(click.Group):
                 _echo_error(message)
             click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
             ctx.exit(1)
+
+
+_OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
+"""Errors of a disk or an output, not of our code: no traceback helps."""
 
 
 def _echo_error(message: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bridge_data.cli import main, terminal
 from tests.cli.conftest import Run
 from tests.data.tars import write_tar
+from tests.prepared import write_texts
 
 COMMANDS = main.list_commands(click.Context(main))
 
@@ -163,6 +164,16 @@ def test_runs_as_a_module(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
+
+
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts", 400)
+    with open("/dev/full", "w") as full:
+        for words in (["info", texts, "--samples", 400], ["info", texts]):
+            command = [sys.executable, "-m", "bridge_data.cli", *map(str, words)]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            assert done.returncode == 1 and "No space left on device" in done.stderr
+            assert done.stderr.count("\n") == 1, done.stderr
 
 
 FLAGS = ("--non-interactive", "--split-ratio=1,0,0", "--sample-type=TextSample", "--field-map", '{"text": "txt"}')
