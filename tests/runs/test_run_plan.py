@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data import ConfigError, LaneDataset, WorkerConfig, get_loader, get_train_dataset, prepare_jsonl
+from bridge_data import ConfigError, LaneDataset, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.runs.run_plan import Planner, RunLength, Spread, Totals
 from tests.prepared import write_texts
 from tests.runs.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
