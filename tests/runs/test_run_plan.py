@@ -13,7 +13,6 @@ import pytest
 from bridge_data import ConfigError, LaneDataset, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.runs.run_plan import Planner, RunLength, Spread, Totals
 from tests.prepared import write_texts
 from tests.runs.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
@@ -243,13 +242,12 @@ def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
 
 
 def test_lanes_of_data_that_end_do_so_with_smaller_batches(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(56)))
-    prepare_jsonl(tmp_path / "a.jsonl")
+    write_texts(tmp_path / "a", 56, per_shard=56)
     options: dict[str, Any] = {"worker_config": WorkerConfig(0, 1, 0, num_lanes=8), "batch_size": 4, "repeat": False}
     dataset = get_train_dataset(
-        tmp_path / "a.jsonl", **options, task_encoder=Plain(), shuffle_buffer_size=9, max_samples_per_sequence=9
+        tmp_path / "a", **options, task_encoder=Plain(), shuffle_buffer_size=7, max_samples_per_sequence=7
     )
-    batches = [len(batch.__key__) for batch in get_loader(dataset)]
+    batches = [len(batch) for batch in get_loader(dataset)]
     plan = Planner(dataset).plan()
     assert (plan.run.steps, plan.run.samples) == (len(batches), sum(batches)) == (16, 56)
 
