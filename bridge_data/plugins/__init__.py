@@ -6,8 +6,8 @@ none: with this folder deleted, it works on. What it needs of a feature is the p
     Format         data in files of a kind: opened as `Records`, with a reader      plan/formats.py, data/records.py
     Store          the objects of a URL scheme                                      storage/store.py
     StateExtra     what a feature does in lanes, and keeps in states                order/extras.py
-    Maker          from references to samples: a `MakerWrapper` goes around it      lanes/maker.py, lanes/maker_wrappers.py
-    PackSource     which samples share a pack                                       lanes/lane.py, lanes/pack_source.py
+    Maker          from references to samples: a `MakerWrapper` goes around it      lanes/{maker,maker_wrappers}.py
+    PackSource     which samples share a pack                                       lanes/{lane,pack_source}.py
     RecordSource   records of another form, of which samples are made               prepare/record_source.py
     LanePool       the processes that run the lanes of a rank                       loader/lane_pool.py
 
