@@ -13,7 +13,7 @@ protocol or the setting that it serves, and reads a name. Returns what a plug-in
 | `extras` | the name in a state | `order.extras` | a class of `StateExtra` |
 | `pools` | a value of the option `workers` | `run_options` | a class of `PoolOptions` |
 | `commands` | a command of `bridge-data` | `cli` | a click command |
-| `packings` | a value of the option `packing` | `lanes.datasets` | a function of the data set that packs so |
+| `packings` | a value of the option `packing` | `run_options` | a function of the data set that packs so |
 | `converters` | a format of `convert` | `prepare.record_source` | a function that opens its sources |
 | `executors` | a value of `--executor` | `prepare.executors` | a function that makes an `Executor` |
 | `features` | what a setting needs | whoever reads the setting | as the `Feature` says |

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from bridge_data.errors import ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.run_options import Ends, Memo, PackingKind, PoolOptions, Share, StartMethod
+from bridge_data.run_options import Ends, Memo, PoolOptions, Share, StartMethod
 from bridge_data.task.stores import CachePool
 
 
@@ -18,7 +18,7 @@ class DatasetKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing_buffer_size: int | None
-    packing: PackingKind
+    packing: str
     planning_window: int
     dataset_config: str | None
     split_config: str | None
@@ -42,7 +42,7 @@ class TrainingKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing_buffer_size: int | None
-    packing: PackingKind
+    packing: str
     planning_window: int
     dataset_config: str | None
     split_config: str | None
@@ -92,7 +92,7 @@ class DataModuleKeywords(TypedDict, total=False):
     """Options of `EnergonMultiModalDataModule` besides its own parameters."""
 
     batch_drop_last: bool
-    packing: PackingKind
+    packing: str
     planning_window: int
     dataset_config: str | None
     split_config: str | None

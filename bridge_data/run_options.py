@@ -34,7 +34,8 @@ from bridge_data.topology import WorkerConfig
 StartMethod: TypeAlias = Literal["server", "spawn"]
 Ends: TypeAlias = Literal["uneven", "even"]
 Share: TypeAlias = Literal["replicate", "broadcast"]
-PackingKind: TypeAlias = Literal["online", "planned"]
+PACKINGS = Seam[Callable[[Any], Any]]("packings")
+"""By the values of the option `packing` besides "online": from a `LaneDataset` to the one that is packed so."""
 BALANCED_BY = ("tokens", "pixels", "frames")
 """The costs that `balance` has names for."""
 
@@ -53,9 +54,9 @@ class DatasetOptions:
     """Whether to drop a last batch that is not full, if the data end."""
     packing_buffer_size: int | None = None
     """Samples among which `select_samples_to_pack` chooses; None for no packing."""
-    packing: PackingKind = "online"
-    """"planned": packs are made from the cost index (`bridge-data prepare --costs`) before samples are read, whatever
-    `packing_buffer_size`."""
+    packing: str = "online"
+    """"planned", or the name of a plug-in (see `PACKINGS`). "planned": packs are made from the cost index (`bridge-data
+    prepare --costs`) before samples are read, whatever `packing_buffer_size`."""
     planning_window: int = 4096
     """Samples of the job that are packed together, if packs are planned."""
     dataset_config: str | None = None
@@ -96,6 +97,12 @@ class DatasetOptions:
         if self.packing == "planned":
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
+        known = {"online", *PACKINGS.names}
+        if self.packing not in known and self.packing not in PACKINGS.names_of_others:
+            raise ConfigError(
+                f"packing={self.packing!r}: expected one of {', '.join(map(repr, sorted(known)))}, or the name of a "
+                f"plug-in: {PACKINGS.lacks}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ IMPORTS = {
     "bridge_data.errors": "ErrorHandler",
     "bridge_data.limits": "Limits",
     "bridge_data.plan.source": "EpochsPerShuffle",
-    "bridge_data.run_options": "Ends Memo PackingKind PoolOptions Share StartMethod",
+    "bridge_data.run_options": "Ends Memo PoolOptions Share StartMethod",
     "bridge_data.task.stores": "CachePool",
 }
 FIXED = {

@@ -23,6 +23,7 @@ choice of grids are those of transformers.
 import contextlib
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
@@ -50,6 +51,8 @@ from bridge_data.encoders.visuals import (
 )
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import check_at_least, check_choice
+
+logger = logging.getLogger("bridge_data")
 
 Pieces: TypeAlias = list[tuple[str, int]]
 """A text as pieces, each with the number of its repetitions: [("<image>", 576)]. Pieces meet at special tokens, so that
@@ -138,12 +141,21 @@ class ProcessedFamily:
 
     def _try(self) -> None:
         """Try the image processor, and its table."""
+        if not self._has_table():
+            logger.info(
+                "%s computes pixel values itself, with all that takes: they are not those of a table of its settings",
+                type(self.image_processor).__name__,
+            )
+
+    def _has_table(self) -> bool:
+        """Whether the table of the image processor, which is kept then, gives its values."""
         expected = self._made_of_probes(None)
         table = table_of(self.image_processor)
         with contextlib.suppress(Exception):
             if table is not None and same_media(self._made_of_probes(table), expected):
-                return
+                return True
         object.__setattr__(self, "_table", None)
+        return False
 
     def _made_of_probes(self, table: PixelTable | None) -> Media:
         object.__setattr__(self, "_table", table)
@@ -708,12 +720,12 @@ class Qwen2VL(ProcessedFamily):
         grids."""
         return self._with_table(joined(rows), self.frames_a_step)
 
-    def _try(self) -> None:
+    def _has_table(self) -> bool:
         for resizes in (True, False):
             object.__setattr__(self, "_resizes", resizes)
-            super()._try()
-            if self._table is not None:
-                return
+            if super()._has_table():
+                return True
+        return False
 
     # Videos
 

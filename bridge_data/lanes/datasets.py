@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, Unpack
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import Feature, Seam
+from bridge_data.extensions import Feature
 from bridge_data.ignored import OF_DATA
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane import Batching
@@ -25,7 +25,7 @@ from bridge_data.plan.blending import in_unit
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.plan.opening import Data, DatasetLoaderInterface, load_dataset
-from bridge_data.run_options import DatasetOptions, TrainingOptions
+from bridge_data.run_options import PACKINGS, DatasetOptions, TrainingOptions
 from bridge_data.samples import CrudeSample
 from bridge_data.task import (
     Cooker,
@@ -42,8 +42,6 @@ logger = logging.getLogger("bridge_data")
 
 Encoder: TypeAlias = TaskEncoder[Any, Any, Any, Any]
 
-_PACKINGS = Seam[Callable[[LaneDataset], LaneDataset]]("packings")
-"""By the values of the option `packing`: the data set that is packed so."""
 
 _COST_CHECKS = Feature[Callable[[LaneDataset], LaneDataset]]("cost_checks")
 """The data set that compares the costs by which its weights count with those of some samples."""
@@ -339,5 +337,5 @@ def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
         needed_by = f"weight_unit: {dataset.plan.weight_unit}"
         dataset = _COST_CHECKS.get(needed_by)(dataset)
     if options.packing != "online":
-        dataset = _PACKINGS.get(options.packing, needed_by=f"packing={options.packing!r}")(dataset)
+        dataset = PACKINGS.get(options.packing, needed_by=f"packing={options.packing!r}")(dataset)
     return dataset

@@ -129,9 +129,13 @@ def of_its_own(kind: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_processor_that_looks_at_more_than_a_value_computes_itself(kind: str) -> None:
-    family = FAMILIES[kind](of_its_own(kind, "of all pixels"))
+def test_a_processor_that_looks_at_more_than_a_value_computes_itself(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "bridge_data"):
+        family = FAMILIES[kind](of_its_own(kind, "of all pixels"))
     assert family._table is None
+    assert caplog.text.count(f"{type(family.image_processor).__name__} computes pixel values itself") == 1
     assert FAMILIES[kind](of_its_own(kind, "twice"))._table is not None
     images = [picture((40, 61), 1)]
     expected = batch_of(untabled(family), [images])

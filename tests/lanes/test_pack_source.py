@@ -3,6 +3,7 @@
 import collections
 import itertools
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
+from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.maker import Item, Pack
 from bridge_data.lanes.pack_source import PackedData, PackSources
@@ -134,6 +136,29 @@ def test_packs_are_of_one_group_and_have_each_sample_once(texts: Path) -> None:
         packs = [pack for batch in loader for pack in batch]
     assert all(len({by_group for _, length in pack if (by_group := length > 12) is not None}) == 1 for pack in packs)
     assert sorted(number for pack in packs for number, _ in pack) == [*range(SIZE)]
+
+
+def pack_by_length(dataset: LaneDataset) -> LaneDataset:
+    """What a package of others offers as the extension `by_length` of the kind `packings`."""
+    return dataset.changed(pack_sources=GroupPacks(by_length))
+
+
+def test_a_package_of_others_names_a_value_of_the_option_packing(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "theirs-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[bridge_data.packings]\nby_length = {__name__}:pack_by_length\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    settings: dict[str, Any] = {"task_encoder": Encoder(), "packing_buffer_size": 24, "repeat": False}
+    with (
+        get_savable_loader(train_dataset(texts, **settings, packing="by_length")) as named,
+        get_savable_loader(grouped(texts, repeat=False)) as expected,
+    ):
+        assert [*named] == [*expected]
+    with pytest.raises(ConfigError, match=r"packing='by_lenght': expected one of 'online', 'planned', or the name of"):
+        train_dataset(texts, **settings, packing="by_lenght")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
