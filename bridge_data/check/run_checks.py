@@ -465,8 +465,9 @@ class SourceOrder:
     overlap: Overlap
 
 
-def check_ranks(run: TrainingRun) -> Iterator[Finding]:
-    """Whether ranks, lanes and workers fit each other."""
+def check_ranks(run: TrainingRun, num_lanes: int | None = None) -> Iterator[Finding]:
+    """Whether ranks, lanes and workers fit each other; `num_lanes` are those of the data, of which few samples have
+    fewer."""
     size, micro = run.step_size, run.micro_batch_size
     try:
         BatchSchedule(size, micro).check(0, run.num_ranks)
@@ -499,6 +500,7 @@ def check_ranks(run: TrainingRun) -> Iterator[Finding]:
         )
     if run.options.trainer.global_batch_size is not None:
         yield from _check_later_batches(run)
+    lanes = num_lanes or lanes
     unequal = [number for number in run.later_ranks if lanes % number]
     if unequal:
         multiple = math.lcm(lanes, *unequal)
@@ -514,6 +516,22 @@ def check_ranks(run: TrainingRun) -> Iterator[Finding]:
             change=change,
             gain="the same order on all of these numbers of ranks",
         )
+
+
+def check_names(run: TrainingRun) -> Iterator[Finding]:
+    """Whether there are the folders that are named for tokenizer and image processor; ids of the hub are not asked."""
+    for name in ("tokenizer", "image_processor"):
+        value = getattr(run.data, name)
+        if not isinstance(value, str | os.PathLike):
+            continue
+        path = Path(value)
+        if (path.is_absolute() or str(value).startswith(".")) and not path.exists():
+            yield Finding(
+                code="missing-folder",
+                level=Level.STOPS,
+                what=f"{name}: there is no folder {value}",
+                change="give the folder to which it was saved (save_pretrained), or its id of the hub",
+            )
 
 
 def _check_later_batches(run: TrainingRun) -> Iterator[Finding]:
@@ -701,15 +719,16 @@ def examine(
     """Check this machine, the data of the run and their order, and measure the speed of `task_encoder` (None: the
     plainest) for `measure_s` seconds; 0: not at all."""
     environment, seen = MachineLimits.read(), ShardsSeen()
-    findings = [*check_environment(environment, run), *check_ranks(run)]
+    findings = [*check_environment(environment, run), *check_names(run)]
     dataset, sources, orders, figures, per_unit = None, [], [], None, 1.0
     try:
         dataset = samples_of(run, task_encoder)
         plan = dataset.plan
-        findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
-        findings += [_repeated(one) for one in plan.repeated]
+        of_data = [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
+        of_data += [_repeated(one) for one in plan.repeated]
     except BridgeDataError as error:
-        findings.append(_failed("data", error))
+        of_data = [_failed("data", error)]
+    findings += [*check_ranks(run, None if dataset is None else dataset.worker_config.num_lanes), *of_data]
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
         try:

@@ -43,6 +43,23 @@ def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, ble
     assert result.stdout.rstrip().endswith("1 of which would stop the run")
 
 
+def test_lanes_are_those_that_few_samples_have(run: Run, tmp_path: Path) -> None:
+    write_texts(tmp_path / "few", 56)
+    options = ("micro_batch_size=4", "num_workers=0", "--world-size", 2, "--later-world-sizes", 3)
+    stdout = run("check", "--run", tmp_path / "few", *options).stdout
+    assert "2 lanes cannot be shared equally by 3 ranks" in stdout and "→ set num_lanes=6 from the beginning" in stdout
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "image_processor"])
+def test_a_folder_that_is_not_there_would_stop_the_run(run: Run, blend: Path, name: str) -> None:
+    result = run("check", "--run", blend, *SIZES, f"{name}=/nowhere/llava")
+    assert result.exit_code == 1
+    assert "1. stops  missing-folder" in result.stdout
+    assert f"{name}: there is no folder /nowhere/llava" in result.stdout
+    named = run("check", "--run", blend, *SIZES, f"{name}=llava-hf/llava-1.5-7b-hf")
+    assert "missing-folder" not in named.stdout  # an id of the hub, which is not asked
+
+
 def test_a_yaml_of_lightning_has_the_settings_of_its_datamodule(run: Run, blend: Path, tmp_path: Path) -> None:
     """It was 16 samples, 100 a sequence and two workers, of its own."""
     config = tmp_path / "run.yaml"
