@@ -70,8 +70,13 @@ def named_class(name: str, where: str) -> type:
         if not (attribute and all(module_name.split("."))):
             raise ConfigError("expected package.module.Name")
         module = imported(module_name)
-        if not isinstance(found := getattr(module, attribute, None), type):
-            raise ConfigError(f"{module_name} has no class {attribute!r}{did_you_mean(attribute, dir(module))}")
+        try:
+            found = getattr(module, attribute, None)
+        except Exception as error:  # of what a module imports when it is asked for
+            raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        if not isinstance(found, type):
+            classes = [one for one, value in vars(module).items() if isinstance(value, type)]
+            raise ConfigError(f"{module_name} has no class {attribute!r}{did_you_mean(attribute, classes)}")
     except ConfigError as error:
         raise ConfigError(f"{where}: class_path={name}: {error}") from error
     return found

@@ -346,8 +346,8 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
         _check_made_late(name, given.get(name), f"{where}: data.{name}")
     for name, value in named.items():
         check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
-    plain = {name: given[name] for name in given if name in types and name not in named}
-    return {**given, **_typed(plain, f"{where}: data")}
+    known = {name: given[name] for name in given if name in types and name not in named}
+    return {**given, **_typed(known, f"{where}: data")}
 
 
 def _by_class(name: str, value: Any) -> Any:

@@ -33,17 +33,18 @@ from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.order import Geometry, Row
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
-from bridge_data.plan import Plan, Source
+from bridge_data.plan import Plan, Source, load_plan
 from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.runs.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
-from bridge_data.storage import is_remote
+from bridge_data.storage import is_remote, location
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers
@@ -468,16 +469,17 @@ class SourceOrder:
 def check_ranks(run: TrainingRun, num_lanes: int | None = None) -> Iterator[Finding]:
     """Whether ranks, lanes and workers fit each other; `num_lanes` are those of the data, of which few samples have
     fewer."""
-    size, micro = run.step_size, run.micro_batch_size
+    size, per_round = run.step_size, run.micro_batch_size * run.num_ranks
     try:
-        BatchSchedule(size, micro).check(0, run.num_ranks)
+        run.schedule.check(0, run.num_ranks)
     except ConfigError as error:
-        per_round = micro * run.num_ranks
         yield Finding(
             code="batch-of-ranks",
             level=Level.STOPS,
             what=str(error),
-            change=f"set global_batch_size={math.ceil(size / per_round) * per_round}",
+            change=f"set global_batch_size={math.ceil(size / per_round) * per_round}"
+            if size % per_round
+            else "set sizes, and a rampup_batch_size, that the ranks can share",
         )
     try:
         config = run.worker_config()
@@ -720,14 +722,18 @@ def examine(
     plainest) for `measure_s` seconds; 0: not at all."""
     environment, seen = MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_names(run)]
-    dataset, sources, orders, figures, per_unit = None, [], [], None, 1.0
+    plan, dataset, sources, orders, figures, per_unit = None, None, [], [], None, 1.0
     try:
-        dataset = samples_of(run, task_encoder)
-        plan = dataset.plan
+        plan = _plan_of(run)
         of_data = [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
         of_data += [_repeated(one) for one in plan.repeated]
     except BridgeDataError as error:
         of_data = [_failed("data", error)]
+    else:
+        try:
+            dataset = samples_of(run, task_encoder)
+        except BridgeDataError as error:
+            of_data.append(_failed("data", error))
     findings += [*check_ranks(run, None if dataset is None else dataset.worker_config.num_lanes), *of_data]
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
@@ -740,8 +746,7 @@ def examine(
             findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
     if dataset is not None:
-        units = None if run.steps is None else run.schedule.micro_batches(run.steps).start * run.micro_batch_size
-        sources = draws_of_sources(dataset, None if units is None else round(units * per_unit))
+        sources = draws_of_sources(dataset, None if run.steps is None else round(_units_of(run, run.steps) * per_unit))
         findings += check_epochs_of(sources)
     if dataset is not None and can_run:
         orders = orders_of(dataset, run, per_unit)
@@ -752,12 +757,34 @@ def examine(
         environment=environment,
         findings=in_order_of_gain(findings),
         seen=seen,
-        plan=None if dataset is None else dataset.plan,
+        plan=plan,
         sources=sources,
         orders=orders,
         figures=figures,
         samples_per_unit=per_unit,
     )
+
+
+def _plan_of(run: TrainingRun) -> Plan:
+    """The data of the run, whether or not it can be trained on."""
+    data, path = run.options.data, run.data.path
+    return load_plan(
+        location(path) if isinstance(path, str) else path,
+        split_part=data.split_part,
+        trusted_modules=data.trusted_modules,
+        trust_dataset_code=data.trust_dataset_code,
+        limits=data.limits or DEFAULT_LIMITS,
+        where=data.where,
+        columns=data.columns,
+    )
+
+
+def _units_of(run: TrainingRun, steps: int) -> int:
+    """The samples or packs of so many steps; if their sizes do not fit each other, of steps of one size."""
+    try:
+        return run.schedule.micro_batches(steps).start * run.micro_batch_size
+    except ConfigError:
+        return steps * run.step_size
 
 
 def samples_of(run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None) -> LaneDataset:

@@ -82,6 +82,8 @@ class _Commands(click.Group):
                 raise
             where = "standard output, or a file" if error.filename is None else error.filename
             click.echo(f"{click.style('error:', fg='red', bold=True)} {where}: {error.strerror}", err=True)
+            if as_json and error.filename is not None:
+                _echo_error(f"{where}: {error.strerror}")
             if error.filename is None:
                 sys.stdout = io.StringIO()  # what it holds cannot be written at exit, either
             ctx.exit(1)

@@ -115,7 +115,7 @@ def steps_of(text: str) -> range:
     first, _, last = text.partition("..")
     is_number = first.isdecimal() and (last or first).isdecimal()
     if not is_number or not int(first) <= int(last or first) <= STEPS_MAX:
-        raise ConfigError(f"--steps {text}: expected A..B with 0 <= A <= B, such as 1200..1260")
+        raise ConfigError(f"--steps {text}: expected A..B with 0 <= A <= B <= {STEPS_MAX:,}, such as 1200..1260")
     return range(int(first), int(last or first) + 1)
 
 

@@ -27,7 +27,6 @@ from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.options import check_at_least
 from bridge_data.plan.opening import Data
-from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.run_options import MODULE_DEFAULTS, RunOptions
 from bridge_data.task import TaskEncoder
 
@@ -115,7 +114,6 @@ class Figures:
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
-_REPORT_EVERY_S = 0.5  # so that a progress bar does not slow the measured run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,9 +167,8 @@ class MeasuredBatches:
     step_s: float = 0.0
 
 
-def measure(config: BenchConfig, on_progress: Progress = no_progress) -> Figures:
-    """The rates and costs of a run. `on_progress` is called regularly with the measured batches or seconds, and their
-    total.
+def measure(config: BenchConfig) -> Figures:
+    """The rates and costs of a run.
 
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
@@ -185,7 +182,7 @@ def measure(config: BenchConfig, on_progress: Progress = no_progress) -> Figures
         workers_ready_s = time.perf_counter() - start
         warm_up(batches, config)
         skipped_before = sum(loader.skipped.values())
-        window = take_batches(loader, batches, config, lambda batch: None, on_progress)
+        window = take_batches(loader, batches, config, lambda batch: None)
         num_skipped = sum(loader.skipped.values()) - skipped_before
         save_s, state = _save(loader)
     return Figures(
@@ -216,16 +213,12 @@ def warm_up(batches: Iterator[Any], config: BenchConfig) -> None:
 
 
 def take_batches(
-    loader: SavableDataLoader,
-    batches: Iterator[Any],
-    config: BenchConfig,
-    note: Callable[[Any], None],
-    on_progress: Progress,
+    loader: SavableDataLoader, batches: Iterator[Any], config: BenchConfig, note: Callable[[Any], None]
 ) -> MeasuredBatches:
     """Take batches for as long as `config` says, and pass each to `note`."""
     window = MeasuredBatches()
     draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
-    start = now = reported = time.perf_counter()
+    start = now = time.perf_counter()
     while now - start < config.seconds if config.num_batches is None else window.num_batches < config.num_batches:
         cpu = time.thread_time()
         batch = next(batches)
@@ -240,12 +233,6 @@ def take_batches(
             time.sleep(config.step_s)
             window.step_s += time.perf_counter() - step_start
         now = time.perf_counter()
-        if now - reported > _REPORT_EVERY_S:
-            reported = now
-            if config.num_batches is None:
-                on_progress(int(now - start), math.ceil(config.seconds))
-            else:
-                on_progress(window.num_batches, config.num_batches)
     window.seconds, window.cpu_s = now - start, tree_cpu_s() - cpu_before
     window.idle_cores_s = idle_cores_s() - idle_before
     window.num_samples = _draws(loader) - draws_before

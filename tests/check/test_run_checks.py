@@ -228,6 +228,22 @@ def test_lanes_and_batches_that_ranks_cannot_share(options: dict[str, Any], expe
         assert found["idle-workers"].factor == 1.5
 
 
+def test_one_fault_of_the_data_hides_no_other_of_the_data(tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts", 40, per_shard=10)
+    (tmp_path / "texts" / "data-0001.tar").unlink()
+    blend = tmp_path / "blend.yaml"
+    blend.write_text(
+        "__module__: bridge_data\n__class__: MetadatasetV2\nsplits:\n  train:\n    weight_unit: tokens\n"
+        "    blend:\n      - {weight: 1, path: texts}\n"
+    )
+    sizes = {"global_batch_size": 7, "micro_batch_size": 2, "steps": 10}
+    found = by_code(examine(planned(blend, **sizes)).findings)
+    assert {"missing-shard", "data", "batch-of-ranks"} <= {*found}
+    assert "not measured" in found["data"].what and found["batch-of-ranks"].change == "set global_batch_size=8"
+    ramp = by_code(examine(planned(tmp_path / "texts", rampup_batch_size=[3, 2, 100], **sizes)).findings)
+    assert "batch-of-ranks" in ramp
+
+
 def test_a_step_of_several_batches_of_a_lane_takes_more_samples_of_it() -> None:
     run = planned(micro_batch_size=4, global_batch_size=64)
     given = [(8, 1.0, 1.0), (32, 1.0, 0.5), (32, 5.0, 0.5), (32, 1.0, 0.001)]

@@ -1,4 +1,4 @@
-"""`bridge-data check --run`, as the command `doctor`: facts, findings and the exit status."""
+"""`bridge-data check --run`: facts, findings and the exit status."""
 
 import json
 from pathlib import Path

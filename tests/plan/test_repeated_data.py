@@ -1,4 +1,4 @@
-"""The same data in several branches of a blend: told in the plan, the log at the start and `doctor`, never refused."""
+"""The same data in several branches of a blend: told in the plan, at the start, by `check --run`; never refused."""
 
 import itertools
 import json
@@ -103,7 +103,7 @@ def test_it_is_logged_once_when_a_run_starts_on_the_first_rank_alone(
     assert told.startswith(f"{folder}/a [{part}] is read by 2 branches")
 
 
-def test_doctor_notes_it(folder: Path) -> None:
+def test_check_run_notes_it(folder: Path) -> None:
     done = run_command("check", "--run", plan_with(folder, "path: link"), "--json")
     findings = {one["code"]: one for one in json.loads(done.stdout)["findings"]}
     assert "together 62.50%" in findings["data-repeated"]["what"] and findings["data-repeated"]["level"] == "note"

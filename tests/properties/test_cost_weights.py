@@ -307,7 +307,7 @@ def test_the_option_and_validation(folder: Path) -> None:
     assert samples == sum(SIZES.values())
 
 
-def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
+def test_check_run_and_info_tell_draws_and_the_unit(folder: Path) -> None:
     run = TrainingRun(data=DataConfig(path=str(folder / "blend.yaml")))
     found = examine(run, measure_s=0, task_encoder=Encoder())
     means = [sum(sum(cost(number)) for number in range(size)) / size for size in SIZES.values()]
@@ -323,7 +323,7 @@ def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
         count_draws(load_plan(folder / "blend.yaml"), 100, 2, 0)
 
 
-def test_weights_that_begin_at_a_cost_begin_for_doctor_after_the_samples_that_cost_as_much(folder: Path) -> None:
+def test_weights_that_begin_at_a_cost_begin_for_check_run_after_the_samples_that_cost_as_much(folder: Path) -> None:
     text = BLEND % "[{from_tokens: 0, weight: 2}, {from_tokens: 40000, weight: 1}]"
     (folder / "later.yaml").write_text(text)
     save_costs_of_blend(folder / "later.yaml", Encoder(), cost)

@@ -17,7 +17,6 @@ from bridge_data.errors import bridge_command
 from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
 from bridge_data.plugins.profile.clock import BETWEEN, LANE, Clock, Clocked, Key, Tally
-from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.runs.bench import BenchConfig, Figures, MeasuredBatches, num_cores, take_batches, warm_up
 
 _MAX_SOURCES = 20
@@ -253,8 +252,8 @@ def _help(profile: Profile, stage: str, source: SourceStages | None, waited: flo
     if stage == "transfer":
         batch_ms = sum(profile.whats(stage).values()) / profile.num_batches * 1000
         return (
-            f"A batch costs {batch_ms:.2f} ms there: a larger batch_size costs less for a sample; uint8, converted on "
-            "the device, less for a pixel than float32."
+            f"A batch costs {batch_ms:.2f} ms there: a larger micro_batch_size costs less for a sample; uint8, "
+            "converted on the device, less for a pixel than float32."
         )
     if stage == "order":
         return "That is the fixed cost of handling samples: they, or the data set, are small."
@@ -293,7 +292,7 @@ def _workers(profile: Profile) -> Iterator[str]:
     if machine.used_cores > _ALL_CORES * machine.num_cores:
         yield f"It computes on all {machine.num_cores:g} cores: more workers would not help."
     elif profile.busy > _ALL_CORES and idle >= 1:
-        more = f"try --num-workers {profile.num_workers + 1}"
+        more = f"try num_workers={profile.num_workers + 1}"
         yield f"{idle:.1f} of {machine.num_cores:g} cores have nothing to do: {more}."
     elif machine.delayed > _CROWDED and machine.num_cores - machine.used_cores - machine.idle_cores > _CROWDED:
         yield (
@@ -302,8 +301,8 @@ def _workers(profile: Profile) -> Iterator[str]:
         )
 
 
-def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile:
-    """Where the time of a run goes. `on_progress` as in `measure`.
+def profile(config: BenchConfig) -> Profile:
+    """Where the time of a run goes.
 
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
@@ -321,7 +320,7 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
         batches = iter(loader)
         loader.wait_for_workers()
         warm_up(batches, config)
-        window = take_batches(loader, batches, config, note, on_progress)
+        window = take_batches(loader, batches, config, note)
     passed_s = sum(tally.wall_ns for tally in work.values()) / 1e9
     idle_s = _charge_transfers(work, window) if config.options.worker.num_workers else _charge_in_process(work, window)
     return Profile(
