@@ -251,7 +251,7 @@ class FamilyConfig(ConversationConfig):
     work for any of them; a line break next to it is dropped if the chat template writes its own. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`. Pixel values of batches are "float32";
     "bfloat16", half the memory; or "uint8", a quarter (of Qwen-VL's images an eighth), until the batch is moved by its
-    `to`: then they are float32, looked up on that device.
+    `to`, or its `model_inputs` are asked for: then they are looked up, on the device where they are.
 
     >>> FamilyConfig(images=ImageLimits(max_image_tokens=4096), policies=SamplePolicies(overlong="skip")).placeholder
     '<image>'

@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.pixel_table import TABLE, PixelTable, check_settings, looked_up, processed, table_of
+from bridge_data.encoders.pixel_table import TABLE, TILES, PixelTable, check_settings, looked_up, processed, table_of
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
@@ -112,10 +112,12 @@ class ProcessedFamily:
     """The shared part of each family with an image processor.
 
     `pixel_values` of samples are uint8, and those of batches float32, by the table of the processor, if a trial shows
-    that they are bit by bit the processor's own; else, all are float32, of the processor.
+    that they are bit by bit the processor's own; else the processor computes float32 for each sample.
     """
 
     image_processor: Any
+    NOT_COSTS: ClassVar = ("_table", "_resizes")
+    """Attributes that change no cost, for `costs_key`: they depend on the machine's transformers, too."""
     _table: ClassVar[PixelTable | None] = None
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
@@ -123,8 +125,8 @@ class ProcessedFamily:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether pixel values are bytes until they are looked up."""
-        return self._table is not None
+        """Whether `collected` has all that a batch has, with pixel values that are bytes."""
+        return self._table is not None and type(self).batch is ProcessedFamily.batch
 
     def collected(self, rows: Sequence[Media]) -> Media:
         """The media of a batch from those of its rows, whose pixel values are not looked up: `looked_up` does that, on
@@ -143,7 +145,8 @@ class ProcessedFamily:
         """Try the image processor, and its table."""
         if not self._has_table():
             logger.info(
-                "%s computes pixel values itself, with all that takes: they are not those of a table of its settings",
+                "%s computes pixel values itself, for each sample, which takes longer and four times the memory: a "
+                "table of 256 values for each channel does not give the same",
                 type(self.image_processor).__name__,
             )
 
@@ -323,8 +326,8 @@ class LlavaNext(_Tower):
         return 1 + rows * columns
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
-        """`pixel_values` (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64 (images,)
-        and (images, 2)."""
+        """`pixel_values` (tiles, channels, height, width) of all images, `pixel_tiles`, how many of them an image
+        has, and `image_sizes`, int64 (images,) and (images, 2)."""
         options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
         made = [self._process([image], **options) for image in images]
         tiles = [self._pixels_of(one)[0] for one in made]
@@ -332,17 +335,17 @@ class LlavaNext(_Tower):
             check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
         return {
             "pixel_values": torch.cat(tiles),
-            "num_tiles": torch.tensor([len(its_tiles) for its_tiles in tiles]),
+            TILES: torch.tensor([len(its_tiles) for its_tiles in tiles]),
             "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
         }
 
     def collected(self, rows: Sequence[Media]) -> Media:
         """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`;
-        and `num_tiles`, which the model does not take."""
+        and `pixel_tiles`, which the model does not take."""
         media = joined(rows)
         if not media:
             return {}
-        tiles = torch.split(media["pixel_values"], media["num_tiles"].tolist())
+        tiles = torch.split(media["pixel_values"], media[TILES].tolist())
         return self._with_table(media | {"pixel_values": pad_sequence(list(tiles), batch_first=True)})
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:
@@ -681,7 +684,7 @@ class Qwen2VL(ProcessedFamily):
     def _pixels(self, images: Sequence[Image.Image], limits: tuple[int, int], grids: Sequence[Grid]) -> Media:
         """The pixels of images within `limits`, whose grids in tokens are known."""
         expected = [self.patch_grid(grid) for grid in grids]
-        if self._table is not None and self._resizes:
+        if self._table is not None and self._resizes and all(image.mode == "RGB" for image in images):
             check_settings(self.image_processor, self._table)
             sizes = [(columns * self.factor, rows * self.factor) for _, rows, columns in grids]
             resized = [image.resize(size, self._resample) for image, size in zip(images, sizes, strict=True)]

@@ -94,7 +94,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
-        self._limits, self._pack_in_batch, self._pixels = config.images, config.pack_in_batch, config.pixels
+        self._limits, self._pack_in_batch = config.images, config.pack_in_batch
         self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
         packing = Packing(
             length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
@@ -111,6 +111,10 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """Set these placeholders of images and videos for cooked conversations, unless a subclass has own cookers."""
         if type(self).cookers is ConversationTaskEncoder.cookers:
             self.cookers = (conversation_cooker(*placeholders),)
+
+    @property
+    def _pixels(self) -> str:
+        return cast(FamilyConfig, self.config).pixels
 
     @property
     def answers(self) -> str:
@@ -215,7 +219,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         if self._pixels == "uint8" and family is not None and not getattr(family, "keeps_bytes", False):
             raise ConfigError(
                 f"FamilyConfig(pixels='uint8'): {type(family).__name__} makes no bytes: its image processor computes "
-                "more than a value at a time, or it is a class without `collected`; use float32 or bfloat16"
+                "more than a value at a time, or the class has a `batch` of its own; use float32 or bfloat16"
             )
         self._image_id = -1 if family is None else only_token(self.tokenizer, family.image_token)
         self._piece_ids: dict[str, list[int]] = {}

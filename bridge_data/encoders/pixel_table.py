@@ -1,4 +1,4 @@
-"""Pixel values in one pass: uint8 until a batch is made, then each value is looked up.
+"""Pixel values in one pass: uint8 until a batch is made, or moved to a GPU, then each value is looked up.
 
 An image processor resizes and cuts images of uint8. What it computes after that, rescaling and normalizing, depends on
 the value and its channel alone: it makes at most 256 values of a channel. Reads image processors of transformers.
@@ -31,6 +31,9 @@ PIXELS = ("pixel_values", "pixel_values_videos")
 
 TABLE = "pixel_table"
 """The name, among the media of a batch, of the values that are looked up: float32 (channels, copies, 256)."""
+
+TILES = "pixel_tiles"
+"""The name of the number of tiles of each image, int64 (images,), where an image has several; models do not take it."""
 
 
 class PixelTable:
@@ -71,8 +74,9 @@ class PixelTable:
 
 def looked_up(media: Mapping[str, Tensor], table: PixelTable | None = None) -> dict[str, Tensor]:
     """The media of a batch as the model takes them, on the device where they are: with the table among them, uint8
-    become float32. On the CPU, the table of an image processor itself is faster."""
-    made = {name: value for name, value in media.items() if name not in (TABLE, "num_tiles")}
+    become of the table's type: float32, unless a trainer has changed that. On the CPU, the `table` itself is several
+    times faster."""
+    made = {name: value for name, value in media.items() if name not in (TABLE, TILES)}
     if TABLE not in media:
         return made
     values = media[TABLE]
@@ -92,8 +96,8 @@ def _images(media: Mapping[str, Tensor], look_up: Callable[[Tensor, int], Tensor
     images = pixels.flatten(0, -4)
     found = look_up(images, 1).view(pixels.shape)
     is_there = media.get("pixel_attention_mask")
-    if "num_tiles" in media:
-        is_there = torch.arange(pixels.shape[1], device=pixels.device) < media["num_tiles"][:, None]
+    if TILES in media:
+        is_there = torch.arange(pixels.shape[1], device=pixels.device) < media[TILES][:, None]
         is_there = is_there[..., None, None]
     if is_there is not None and (is_there.device.type != "cpu" or not is_there.all()):
         found.masked_fill_(is_there.unsqueeze(2) == 0, 0)

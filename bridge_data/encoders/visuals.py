@@ -57,8 +57,8 @@ _MADE_FOR = {
 }
 """The family that takes an image processor, by how the name of its class begins."""
 
-_PROBES = ((48, 64), (96, 32))
-"""(height, width) of the images with which a processor is tried."""
+_PROBES = ((47, 65), (101, 33))
+"""(height, width) of the images with which a processor is tried: multiples of no patch, so that it resizes them."""
 
 
 def probes() -> list[Image.Image]:

@@ -25,10 +25,14 @@ from bridge_data.encoders import (
     VideoConversationSample,
     VideoSampling,
 )
+from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.families import same_media
 from bridge_data.encoders.pixel_table import TABLE
-from bridge_data.encoders.sequences import Media
+from bridge_data.encoders.sequences import Media, joined
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.plugins.sharing.assignment import pixels
+from bridge_data.plugins.view.contents import pictures_of
+from bridge_data.task.samples_key import costs_key
 from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, make_tokenizer, picture
 from tests.encoders.qwen_parts import frames, make_family, qwen_tokenizer
 from tests.later import hf
@@ -215,7 +219,102 @@ def test_how_many_bytes_a_batch_has(kind: str) -> None:
     assert raw[TABLE].nbytes == 3 * copies * 256 * 4
 
 
+class OwnBatch(Llava):
+    """A family of a user, which changes what a batch has."""
+
+    def batch(self, rows: Any) -> Media:
+        media = super().batch(rows)
+        return media | {"pixel_values": media["pixel_values"] * 2}
+
+
+class Tiled:
+    """A family of a user without an image processor, whose model takes a number of tiles."""
+
+    image_token, chat_template, num_details = "<image>", None, 1
+
+    def image_text(self, size: Any, detail: int) -> list[tuple[str, int]]:
+        return [("<image>", 1)]
+
+    def pixels(self, images: Any, detail: int) -> Media:
+        return {"pixel_values": torch.ones(len(images), 3), "num_tiles": torch.ones(len(images), dtype=torch.int64)}
+
+    def batch(self, rows: Any) -> Media:
+        return joined(rows)
+
+
+def test_what_models_of_others_take_is_theirs() -> None:
+    encoder = FamilyTaskEncoder(make_tokenizer(template=FAMILIES["llava_next"](_processor()).chat_template), Tiled())
+    batch = encoder.batch([encode(encoder, draw_talk(seed).sample) for seed in range(4)])
+    assert "num_tiles" in batch.media
+    assert same_media(batch.to("cpu").media, batch.media) and "num_tiles" in batch.model_inputs()
+
+
+def _processor() -> Any:
+    return tiny_image_processor("llava_next")
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
+def test_measured_costs_hold_for_every_type_of_pixels_and_on_every_machine(kind: str) -> None:
+    tokenizer, keys = make_tokenizer(template=chatml(image="<image>")), set()
+    for name in TYPES:
+        family = family_of(kind)
+        object.__setattr__(family, "image_token", "<image>")
+        keys.add(costs_key(FamilyTaskEncoder(tokenizer, family, FamilyConfig(pixels=name))))
+    object.__setattr__(family, "_table", None)
+    keys.add(costs_key(FamilyTaskEncoder(tokenizer, family)))
+    assert len(keys) == 1
+
+
+def test_ranks_are_balanced_and_pictures_shown_by_the_values_that_models_take() -> None:
+    said = [{"role": "user", "content": "<video><image> what"}, {"role": "assistant", "content": "this"}]
+    images, videos = [picture((64, 40), 5)], [frames(5, (48, 32), 1)]
+    sample = VideoConversationSample(__key__="v", messages=said, images=images, videos=videos)
+    made = batches_of(
+        lambda config: QwenVLTaskEncoder(qwen_tokenizer("qwen2_vl"), make_family("qwen2_vl"), config), [sample]
+    )
+    whole, _, raw = made
+    assert pixels(raw) == pixels(whole)
+    encoder = QwenVLTaskEncoder(qwen_tokenizer("qwen2_vl"), make_family("qwen2_vl"))
+    shown = [[(one.field, one.pixels) for one in pictures_of(batch, encoder)] for batch in (whole, raw)]
+    assert len(shown[0]) == len(shown[1]) > 1
+    for (field, one), (other_field, other) in zip(*shown, strict=True):
+        assert field == other_field and torch.equal(one, other)
+
+
+class Reducing(hf.Qwen2VLImageProcessorPil):
+    """A processor that resizes in another way than its settings say."""
+
+    def resize(self, image: Any, size: Any, resample: Any, factor: int, **more: Any) -> Any:
+        return super().resize(image, size, 0, factor, **more)
+
+
+@pytest.mark.parametrize(("patch", "merge"), [(14, 2), (8, 2), (16, 1), (4, 2)])
+def test_a_processor_that_resizes_in_its_own_way_does_it_itself(patch: int, merge: int) -> None:
+    size = {"shortest_edge": 1, "longest_edge": 1 << 20}
+    family = Qwen2VL(Reducing(patch_size=patch, merge_size=merge, size=size))
+    assert family.keeps_bytes and not family._resizes
+    rows = [[picture((301, 517))]]
+    assert same_media(batch_of(family, rows), batch_of(untabled(family), rows))
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_images_of_other_modes_are_converted_as_the_processor_does(kind: str, mode: str) -> None:
+    family, rows = family_of(kind), [[picture((40, 61)).convert(mode)]]
+    outcomes: list[Any] = []
+    for one in (family, untabled(family)):
+        try:
+            outcomes.append(batch_of(one, rows))
+        except Exception as error:  # some processors of transformers take no other modes
+            outcomes.append(type(error))
+    assert outcomes[0] is outcomes[1] or same_media(*outcomes)
+
+
 def test_where_bytes_cannot_be_looked_up_they_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"OwnBatch makes no bytes: .* or the class has a `batch` of its own"):
+        FamilyTaskEncoder(
+            make_tokenizer(template=None), OwnBatch(tiny_image_processor("llava"), PATCH), FamilyConfig(pixels="uint8")
+        )
     tokenizer = make_tokenizer(template=None)
     own = FAMILIES["llava"](of_its_own("llava", "of all pixels"))
     with pytest.raises(ConfigError, match=r"pixels='uint8'\): Llava makes no bytes: its image processor computes"):

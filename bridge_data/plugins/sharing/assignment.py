@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from bridge_data.encoders.pixel_table import TABLE
 from bridge_data.errors import ConfigError
 from bridge_data.task import TaskEncoder, hook_of, is_overridden
 
@@ -52,7 +53,12 @@ def pixels(batch: Any) -> int:
     Raises:
         ConfigError: if the batch has no field of pictures.
     """
-    return sum(tensor.numel() for tensor in _tensors(_pictures("pixels", _fields(batch))))
+    fields = _fields(batch)
+    count = sum(tensor.numel() for tensor in _tensors(_pictures("pixels", fields)))
+    media = _fields(fields.get(_MEDIA, {}))
+    if TABLE in media and "pixel_values" in media:  # bytes, of which models take several copies
+        count += media["pixel_values"].numel() * (media[TABLE].shape[1] - 1)
+    return count
 
 
 def frames(batch: Any) -> int:

@@ -31,6 +31,7 @@ from bridge_data.cli.terminal import sized
 from bridge_data.data import RawSample
 from bridge_data.data.records import bytes_of
 from bridge_data.decode.image import in_mode
+from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.extensions import importing
 from bridge_data.plugins.view.data_catalog import BrowsedSplit
@@ -500,7 +501,10 @@ class ProcessedPicture:
 
 def pictures_of(batch: Any, encoder: Any) -> list[ProcessedPicture]:
     """The first pictures of a batch that `encoder` made."""
-    return list(itertools.islice(_pictures(fields_of(batch), _processor_of(encoder)), MAX_PICTURES))
+    fields = fields_of(batch)
+    if isinstance(media := fields.get("media"), Mapping):
+        fields = {**fields, "media": looked_up(media)}
+    return list(itertools.islice(_pictures(fields, _processor_of(encoder)), MAX_PICTURES))
 
 
 def _processor_of(encoder: Any) -> Any:
