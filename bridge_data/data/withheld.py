@@ -3,7 +3,7 @@
 Reads records. Returns which of their samples are withheld: none, unless there is a list of them beside the files. This
 is the one place where lists are found; a plug-in understands them (the extensions `records` and `files` of the kind
 `withheld`), and is imported only where there is one. Withheld samples keep their numbers, so that the order of all
-others stays. Lanes drop them; everyone else reads through `reader_of`, which refuses them.
+others stays. Lanes drop them; whoever hands out or shows samples reads through `reader_of`, which refuses them.
 
 A class of records whose samples are in files registers `files_of`.
 """
