@@ -10,6 +10,7 @@ its schedules of weights; the order matches them to within a few draws a lane. A
 with the figure computed for it. Rates for more workers are estimates, as only the given number was measured.
 """
 
+import contextlib
 import dataclasses
 import enum
 import importlib.metadata
@@ -31,20 +32,19 @@ from bridge_data.data.records import counts_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
-from bridge_data.lanes.datasets import training_data
+from bridge_data.lanes.datasets import training_data, training_plan
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.order import Geometry, Row
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
-from bridge_data.plan import Plan, Source, load_plan
+from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.runs.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
-from bridge_data.storage import is_remote, location
+from bridge_data.storage import is_remote
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers
@@ -723,15 +723,18 @@ def examine(
     environment, seen = MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_names(run)]
     plan, dataset, sources, orders, figures, per_unit = None, None, [], [], None, 1.0
+    of_data: list[Finding] = []
     try:
-        plan = _plan_of(run)
-        of_data = [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
-        of_data += [_repeated(one) for one in plan.repeated]
+        dataset = samples_of(run, task_encoder)
+        plan = dataset.plan
     except BridgeDataError as error:
-        of_data = [_failed("data", error)]
-    else:
+        of_data.append(_failed("data", error))
+        with contextlib.suppress(BridgeDataError):  # the data themselves may be sound, and are looked at all the same
+            plan = training_plan(run.data.path, run.options.data)
+    if plan is not None:
         try:
-            dataset = samples_of(run, task_encoder)
+            of_data += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
+            of_data += [_repeated(one) for one in plan.repeated]
         except BridgeDataError as error:
             of_data.append(_failed("data", error))
     findings += [*check_ranks(run, None if dataset is None else dataset.worker_config.num_lanes), *of_data]
@@ -762,20 +765,6 @@ def examine(
         orders=orders,
         figures=figures,
         samples_per_unit=per_unit,
-    )
-
-
-def _plan_of(run: TrainingRun) -> Plan:
-    """The data of the run, whether or not it can be trained on."""
-    data, path = run.options.data, run.data.path
-    return load_plan(
-        location(path) if isinstance(path, str) else path,
-        split_part=data.split_part,
-        trusted_modules=data.trusted_modules,
-        trust_dataset_code=data.trust_dataset_code,
-        limits=data.limits or DEFAULT_LIMITS,
-        where=data.where,
-        columns=data.columns,
     )
 
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -71,6 +71,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
     cookers: Sequence[Cooker[Any]] = (Cooker(cook_conversation),)
     config: ConversationConfig
+    NOT_COSTS: ClassVar = ("_pixels",)
     _pixel_types: Sequence[str] = ("float32",)
     _pack_pad_id: int | None = 0
     """The token that pads the samples of a pack for Bridge; None: the padding token."""
@@ -94,7 +95,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
-        self._limits, self._pack_in_batch = config.images, config.pack_in_batch
+        self._limits, self._pack_in_batch, self._pixels = config.images, config.pack_in_batch, config.pixels
         self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
         packing = Packing(
             length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
@@ -111,10 +112,6 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """Set these placeholders of images and videos for cooked conversations, unless a subclass has own cookers."""
         if type(self).cookers is ConversationTaskEncoder.cookers:
             self.cookers = (conversation_cooker(*placeholders),)
-
-    @property
-    def _pixels(self) -> str:
-        return cast(FamilyConfig, self.config).pixels
 
     @property
     def answers(self) -> str:

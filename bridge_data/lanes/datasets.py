@@ -149,7 +149,7 @@ def training_data(
 ) -> LaneDataset:
     """`get_train_dataset` with its options in one."""
     encoder = _encoder(task_encoder, options)
-    plan = _plan(path, options.split_part, options, training=True)
+    plan = training_plan(path, options)
     dataset = LaneDataset(
         in_unit(plan, options.weight_unit),
         shuffle=options.shuffle,
@@ -160,6 +160,11 @@ def training_data(
     )
     _tell_repeated(plan, worker_config)
     return _featured(dataset, options)
+
+
+def training_plan(path: Data, options: TrainingOptions) -> Plan:
+    """The data that `training_data` draws from."""
+    return _plan(path, options.split_part, options, training=True)
 
 
 def validation_data(
