@@ -107,7 +107,10 @@ class _PinningThread:
             self._next = None
             self._changed.notify_all()
         if isinstance(item, BaseException):
-            raise item
+            try:
+                raise item
+            finally:
+                del item  # as it refers to this frame
         assert of_lane == lane
         return item
 
@@ -119,6 +122,7 @@ class _PinningThread:
         self._pool.interrupt()
         if threading.current_thread() is not self._thread:  # which may collect the garbage that a loader has become
             self._thread.join()
+        self._next = None  # an error refers to this thread by its frames, and to buffers of workers
 
     def _run(self) -> None:
         if self._device is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import os
 import signal
@@ -67,6 +68,14 @@ class LanePoolContract:
     def opened(cls, dataset: Any) -> LanePool:
         return open_pool(dataset, LoaderConfig(max_worker_restarts=1_000, **cls.options), cls.pin)
 
+    @pytest.fixture
+    def no_collection(self) -> Iterator[None]:
+        """Nothing is freed because the garbage collector happens to run."""
+        gc.collect()
+        gc.disable()
+        yield
+        gc.enable()
+
     def first(self, dataset: Streams) -> Position:
         return Position(dataset.worker_config, dataset.new_state())
 
@@ -107,7 +116,7 @@ class LanePoolContract:
                 position.end_lane(item.state)
         assert len(found) == sum(LENGTHS) and found == {index: index in skips for index in found}
 
-    def test_nothing_is_left_of_it_but_batches(self, dataset: Streams) -> None:
+    def test_nothing_is_left_of_it_but_batches(self, dataset: Streams, no_collection: None) -> None:
         before = self.resources()
         pool = self.opened(dataset)
         items = taking(pool, self.first(dataset))
@@ -115,9 +124,12 @@ class LanePoolContract:
         pool.close()
         pool.close()
         items.close()  # it has a batch
+        self.check_nothing_is_left(before)
+        assert not pool.processes()
+
+    def check_nothing_is_left(self, before: tuple[set[Any], int, set[str]]) -> None:
         children, num_descriptors, threads = self.resources()
         assert children <= before[0] and num_descriptors <= before[1] and threads <= before[2], "some of before may end"
-        assert not pool.processes()
 
     def resources(self) -> tuple[set[Any], int, set[str]]:
         """What a pool must give back."""
@@ -185,6 +197,17 @@ class WorkersContract(LanePoolContract):
         with pytest.raises(ValueError, match="no such token"):
             next(items)
         assert [*found, *taking(pool, position)] == expected
+
+    def test_nor_is_anything_left_of_one_that_is_closed_while_it_waits_for_a_worker(
+        self, pool: LanePool, dataset: Streams, faults: Faults, no_collection: None
+    ) -> None:
+        hanging, before = faults.plan_hang(2, 1), self.resources()
+        with contextlib.closing(self.opened(dataset)) as other:
+            items = taking(other, self.first(dataset))
+            assert [next(items) for _ in range(7)] == self.expected(dataset)[:7]
+            assert hanging.read_text() == "now"  # and whoever takes the items of `other` ahead of us waits for it
+        items.close()
+        self.check_nothing_is_left(before)
 
     def test_another_thread_ends_a_take_that_waits_and_what_is_next_comes_again(
         self, pool: LanePool, dataset: Streams, faults: Faults
