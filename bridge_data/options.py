@@ -21,6 +21,12 @@ from bridge_data.ignored import warn_ignored
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_STEPS = 10**12
+"""More steps, or a later one, no run has: a number that was mistyped."""
+
+MAX_RANKS = 100_000
+"""More data-parallel ranks no run has."""
+
 
 def takes_options(options: Callable[..., Any], ignored: Mapping[str, str] | None = None) -> Callable[[F], F]:
     """Let a function whose last parameter is `**options` take what the class `options` takes, and nothing else; but

@@ -216,7 +216,7 @@ RESERVE = 1.1
 
 def needed_batches_per_s(run: TrainingRun) -> float | None:
     """Micro-batches that a rank needs per second; None if the time of a step is not known."""
-    return None if run.step_s is None else run.step_size / run.micro_batch_size / run.num_ranks / run.step_s
+    return None if run.batch_s is None else 1 / run.batch_s
 
 
 def samples_per_unit(figures: Figures | None, run: TrainingRun) -> float:
@@ -570,14 +570,15 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
     )
 
 
-def orders_of(dataset: LaneDataset, run: TrainingRun, samples_per_unit: float) -> list[SourceOrder]:
-    """The order of the sources with the largest shares of the draws, at most `MAX_SOURCES`."""
-    lanes, draws = dataset.worker_config.num_lanes, draws_of_sources(dataset, None)
-    pairs = ((one.share, source) for one, source in zip(draws, dataset.plan.sources, strict=True))
-    shares = sorted(pairs, key=lambda pair: pair[0], reverse=True)
+def orders_of(
+    dataset: LaneDataset, run: TrainingRun, samples_per_unit: float, shares: Sequence[float]
+) -> list[SourceOrder]:
+    """The order of the sources with the largest `shares` of the draws, at most `MAX_SOURCES`."""
+    lanes = dataset.worker_config.num_lanes
+    largest = sorted(zip(shares, dataset.plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
     return [
         order_of(source, lanes, run.options.data.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
-        for share, source in shares[:MAX_SOURCES]
+        for share, source in largest[:MAX_SOURCES]
         if share
     ]
 
@@ -741,18 +742,17 @@ def examine(
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
         try:
-            config = BenchConfig(path=run.data.path, options=run.options, task_encoder=task_encoder, seconds=measure_s)
-            figures = measure(config)
+            figures = measure(BenchConfig.of(run, task_encoder, measure_s))
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
         else:
             findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
     if dataset is not None:
-        sources = draws_of_sources(dataset, None if run.steps is None else round(_units_of(run, run.steps) * per_unit))
+        sources = draws_of_sources(dataset, None if run.steps is None else round(run.units(run.steps) * per_unit))
         findings += check_epochs_of(sources)
     if dataset is not None and can_run:
-        orders = orders_of(dataset, run, per_unit)
+        orders = orders_of(dataset, run, per_unit, [source.share for source in sources])
         findings += [finding for order in orders for finding in check_order(order, run)]
     return Checkup(
         path=str(run.data.path),
@@ -766,14 +766,6 @@ def examine(
         figures=figures,
         samples_per_unit=per_unit,
     )
-
-
-def _units_of(run: TrainingRun, steps: int) -> int:
-    """The samples or packs of so many steps; if their sizes do not fit each other, of steps of one size."""
-    try:
-        return run.schedule.micro_batches(steps).start * run.micro_batch_size
-    except ConfigError:
-        return steps * run.step_size
 
 
 def samples_of(run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None) -> LaneDataset:

@@ -44,6 +44,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     with_state,
 )
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
+from bridge_data.options import MAX_RANKS
 from bridge_data.order.extras import shown_extras
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
@@ -180,7 +181,9 @@ def diff(
 @click.argument("sources", metavar="SRC...", type=LOCATION, nargs=-1, required=True)
 @click.argument("target", metavar="DST", type=OUTPUT)
 @_key_option
-@click.option("--world-size", type=click.IntRange(min=1), required=True, help="Data-parallel ranks to write files for.")
+@click.option(
+    "--world-size", type=click.IntRange(1, MAX_RANKS), required=True, help="Data-parallel ranks to write files for."
+)
 @click.option("--step", type=click.IntRange(min=0), help="The step to record, if SRC does not say it.")
 def redist(
     sources: tuple[Location, ...], target: Location, keys: tuple[str, ...], world_size: int, step: int | None

@@ -12,7 +12,6 @@ import click
 from bridge_data.cli.terminal import (
     LOCATION,
     OUTPUT_ON_DISK,
-    STEPS_MAX,
     echo_json,
     json_option,
     note,
@@ -22,6 +21,7 @@ from bridge_data.cli.terminal import (
 from bridge_data.configs import is_run_folder
 from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.options import MAX_STEPS
 from bridge_data.runs.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
 from bridge_data.runs.saved_files import RECORDS, SavedFiles, found_states, is_state, read_states, saved_files
 from bridge_data.runs.training_run import TrainingRun
@@ -114,14 +114,14 @@ def steps_of(text: str) -> range:
     """
     first, _, last = text.partition("..")
     is_number = first.isdecimal() and (last or first).isdecimal()
-    if not is_number or not int(first) <= int(last or first) <= STEPS_MAX:
-        raise ConfigError(f"--steps {text}: expected A..B with 0 <= A <= B <= {STEPS_MAX:,}, such as 1200..1260")
+    if not is_number or not int(first) <= int(last or first) <= MAX_STEPS:
+        raise ConfigError(f"--steps {text}: expected A..B with 0 <= A <= B <= {MAX_STEPS:,}, such as 1200..1260")
     return range(int(first), int(last or first) + 1)
 
 
 @click.command()
 @run_arguments
-@click.option("--step", type=click.IntRange(0, STEPS_MAX), help="Show the samples of the global batch of this step.")
+@click.option("--step", type=click.IntRange(0, MAX_STEPS), help="Show the samples of the global batch of this step.")
 @click.option("--key", help="Show the steps of the sample KEY, or SHARD:KEY.")
 @click.option("--index", type=click.IntRange(min=0), help="The number of the sample in --source, instead of --key.")
 @click.option("--source", default="", help="The source of the sample, by name or number.")

@@ -72,10 +72,7 @@ def plan(
         _SHEET.get("--html")(html, run_name, found)
     figures, profile = None, None
     if measure_s is not None:
-        path: Any = run.data.path
-        config = BenchConfig(
-            path=path, task_encoder=encoder, options=run.options, seconds=measure_s, step_s=run.step_s or 0.0
-        )
+        config = BenchConfig.of(run, encoder, measure_s, with_steps=True)
         note(f"measuring {measure_s:g} s{', and again with clocks' if with_profile else ''}")
         figures = measure(config)
         profile = PROFILE.get("--profile")(config) if with_profile else None

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
+from bridge_data.options import MAX_RANKS, MAX_STEPS
 from bridge_data.storage import COPY_IT, Location, location, output, output_on_disk
 
 if TYPE_CHECKING:
@@ -225,9 +226,6 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
 SECONDS = _Seconds()
 """A time that passes."""
 
-STEPS_MAX = 10**12
-"""More steps, or a later one, no run has: a number that was mistyped."""
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 
@@ -272,10 +270,10 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "--world-size": {"type": click.IntRange(min=1), "help": "Data-parallel ranks."},
+    "--world-size": {"type": click.IntRange(1, MAX_RANKS), "help": "Data-parallel ranks."},
     "--num-workers": {"type": int, "help": "Processes that work; 0: none."},
     "--global-batch-size": {"type": click.IntRange(min=1), "help": "Samples or packs of a step, of all ranks."},
-    "--run-steps": {"type": click.IntRange(1, STEPS_MAX), "help": "Steps of the run."},
+    "--run-steps": {"type": click.IntRange(1, MAX_STEPS), "help": "Steps of the run."},
     "--measure": {"type": SECONDS, "help": "Measure how fast a rank's data are, for so long."},
     "--step-seconds": {"type": SECONDS, "help": "How long the trainer takes for a step."},
     "--split-part": {"metavar": "NAMES", "callback": _names, "help": "Parts of the split."},

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import psutil
 
@@ -28,6 +28,7 @@ from bridge_data.loader.factory import open_loader
 from bridge_data.options import check_at_least
 from bridge_data.plan.opening import Data
 from bridge_data.run_options import MODULE_DEFAULTS, RunOptions
+from bridge_data.runs.training_run import TrainingRun
 from bridge_data.task import TaskEncoder
 
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -138,6 +139,19 @@ class BenchConfig:
         check_at_least(self, 1, "num_batches")
         if not self.step_s >= 0:
             raise ConfigError(f"step_s={self.step_s:g}: expected 0 or more")
+
+    @classmethod
+    def of(
+        cls,
+        run: TrainingRun,
+        task_encoder: TaskEncoder[Any, Any, Any, Any] | None,
+        seconds: float,
+        *,
+        with_steps: bool = False,
+    ) -> Self:
+        """A rank of a training run with its `task_encoder`; `with_steps` the trainer is as busy as in the run."""
+        step_s = (run.batch_s or 0.0) if with_steps else 0.0
+        return cls(path=run.data.path, options=run.options, task_encoder=task_encoder, seconds=seconds, step_s=step_s)
 
     def dataset(self) -> LaneDataset:
         """The data set, opened.

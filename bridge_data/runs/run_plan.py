@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -24,12 +24,12 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, counted, listed
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.options import check_integer, check_number
+from bridge_data.options import MAX_STEPS, check_integer, check_number
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
-from bridge_data.plan import Plan
+from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import SAMPLES
 
 EXACT_SAMPLES = 1 << 18
@@ -37,8 +37,6 @@ EXACT_SAMPLES = 1 << 18
 
 _MAX_COUNTED = 1 << 20
 """Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
-
-_MAX_STEPS = 1 << 40
 
 _MAX_SHOWN = 20
 
@@ -104,10 +102,14 @@ def passes_of(plan: Plan) -> list[int]:
     return [math.floor(number * source.num_samples) for number, source in zip(times, plan.sources, strict=True)]
 
 
-def drawn_by_blend(dataset: LaneDataset, draws: int, num_lanes: int) -> Ints | None:
-    """How often each source is in the first `draws` draws of data without end, which so many lanes take in turn, a
-    micro-batch each; None if that is no arithmetic, as weights count tokens."""
+def drawn_of_sources(dataset: LaneDataset, draws: int, num_lanes: int) -> Ints | None:
+    """How often each source is in the first `draws` draws, which so many lanes take in turn, a micro-batch each; of
+    data that end, in all of them at most. None if that is no arithmetic, as weights count tokens."""
     order, num_sources, size = dataset.order, len(dataset.plan.sources), dataset.batching.batch_size or 1
+    if dataset.finite:
+        passes = passes_of(dataset.plan)
+        drawn = min(draws, sum(passes))
+        return np.array([round(Fraction(drawn, sum(passes)) * count) for count in passes])
     if num_sources == 1:
         return np.array([draws])
     num_lanes = num_lanes if num_lanes * num_sources <= _MAX_COUNTED else 1
@@ -145,8 +147,7 @@ def draws_of_sources(dataset: LaneDataset, num_drawn: int | None) -> list[Source
     elif plan.weight_unit != SAMPLES:
         shares = _first_shares(dataset.order, min(num_drawn or EXACT_SAMPLES, EXACT_SAMPLES))
     if num_drawn is not None:
-        lanes = dataset.worker_config.num_lanes
-        found = None if dataset.finite else drawn_by_blend(dataset, num_drawn, lanes)
+        found = drawn_of_sources(dataset, num_drawn, dataset.worker_config.num_lanes)
         drawn = [round(share * num_drawn) for share in shares] if found is None else found.tolist()
     for number, (source, share) in enumerate(zip(plan.sources, shares, strict=True)):
         draws = None if drawn is None else drawn[number]
@@ -354,6 +355,9 @@ class UnitsAhead(Protocol):
         """The loads of the ranks in a step of these units, in turn and assigned: see `PlannedStep`."""
 
 
+MEASURED_WITH = Feature[Callable[[Source], Mapping[str, str]]]("measured_with")
+"""By the `costs_key` of each encoder with which a source was measured, what it is called."""
+
 _AHEAD = Feature[Callable[[LaneDataset], UnitsAhead]]("samples_ahead")
 """What the cost index tells of a data set; `ConfigError` if its samples were not measured for its encoder."""
 
@@ -386,6 +390,9 @@ class Planner:
                 if are_planned:
                     raise
                 self._unknown = str(error)
+        measured_with = MEASURED_WITH.find()
+        self._is_measured = measured_with is not None and any(map(measured_with, dataset.plan.sources))
+        """Whether the data have costs, if of another encoder."""
         self.names: Sequence[str] = self._ahead.names if self._ahead else ()
         """The costs in the totals."""
 
@@ -444,8 +451,10 @@ class Planner:
         facts |= {"names": self.names, "sources": self._sources}
         if self._ahead is None:
             run = self._without_costs(length)
-            notes = [self._unknown] if self._is_open else [f"only samples are known, no costs: {self._unknown}"]
-            notes += () if self._is_open else ("it is assumed that hooks skip no sample, and make one of each",)
+            notes = [self._unknown] if self._is_open else []
+            if not self._is_open:
+                notes += [f"only samples are known, no costs: {self._unknown}"] if self._is_measured else []
+                notes.append("it is assumed that hooks skip no sample, and make one of each")
             return self._made(run, run, length, is_exact=True, notes=notes, **facts)
         exact, is_over, steps = None, False, []
         for step in self.steps():
@@ -523,7 +532,7 @@ class Planner:
         steps = max(exact.steps, steps if most is None else min(most, steps))
         units = self._units_of(steps)
         ratio = units / exact.units
-        drawn = None if self.dataset.finite else drawn_by_blend(self.dataset, round(num_drawn * ratio), 1)
+        drawn = None if self.dataset.finite else drawn_of_sources(self.dataset, round(num_drawn * ratio), 1)
         whole = [np.rint(np.asarray(value) * ratio).astype(np.int64) for value in exact]
         samples, skipped, too_long, room = map(int, whole[2:6])
         return Totals(steps, units, samples, skipped, too_long, room, whole[6], whole[7] if drawn is None else drawn)
@@ -533,23 +542,22 @@ class Planner:
         data = self.dataset
         passes = passes_of(data.plan)
         ends = data.finite and not self._is_open
-        most = self._schedule.step_after(data.passes.num_in_pass * self._size) if ends else _MAX_STEPS
+        most = self._schedule.step_after(data.passes.num_in_pass * self._size) if ends else MAX_STEPS
 
         def totals(steps: int) -> Totals:
             units, drawn = self._units_of(steps), None
             if ends:
                 units = min(units, sum(passes))  # lanes end with smaller micro-batches
-                drawn = np.array([round(Fraction(units, sum(passes)) * count) for count in passes])
-            elif not self._is_open:
-                drawn = drawn_by_blend(data, units, data.worker_config.num_lanes)
+            if not self._is_open:
+                drawn = drawn_of_sources(data, units, data.worker_config.num_lanes)
             samples = None if self._is_open else units
             return Totals(steps, units, samples, 0, 0, 0, np.empty(0, np.int64), drawn)
 
         if length is None:
             return totals(most)
         steps = length.steps or bisect.bisect_left(
-            range(_MAX_STEPS), True, key=lambda steps: self._reaches(length, totals(steps))
+            range(MAX_STEPS), True, key=lambda steps: self._reaches(length, totals(steps))
         )
-        if steps == _MAX_STEPS:
+        if steps == MAX_STEPS:
             raise ConfigError(f"{length}: it is never reached")
         return totals(min(steps, most))

@@ -8,7 +8,7 @@ Raises a ConfigError for settings that are missing, unknown or out of range.
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.training_order import training_order
 from bridge_data.errors import ConfigError, counted, listed
-from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import check_integer, check_number
@@ -32,13 +31,11 @@ from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
 from bridge_data.plan.declared import WHERE_KEYS, given_clauses
 from bridge_data.run_options import RunOptions
+from bridge_data.runs.run_plan import MEASURED_WITH
 from bridge_data.runs.saved_files import micro_batches_per_step, newest_of
 from bridge_data.samples import CrudeSample
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.topology import WorkerConfig
-
-_MEASURED_WITH = Feature[Callable[[Source], Mapping[str, str]]]("measured_with")
-"""By the `costs_key` of each encoder with which a source was measured, what it is called."""
 
 
 def _unchanged(sample: CrudeSample, **_: Any) -> CrudeSample:
@@ -57,7 +54,7 @@ class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         Raises:
             ConfigError: if there are those of several encoders.
         """
-        measured_with = _MEASURED_WITH.find()
+        measured_with = MEASURED_WITH.find()
         keys = {} if source is None or measured_with is None else measured_with(source)
         if source is not None and len(keys) > 1:
             raise ConfigError(
@@ -233,6 +230,18 @@ class TrainingRun:
         """Samples (packs) of a step, over all ranks."""
         size = self.options.trainer.global_batch_size
         return size or self.micro_batch_size * self.num_ranks * self.num_accumulated
+
+    @property
+    def batch_s(self) -> float | None:
+        """The trainer's seconds per micro-batch of a rank; None if those of a step are not known."""
+        return None if self.step_s is None else self.step_s * self.micro_batch_size * self.num_ranks / self.step_size
+
+    def units(self, steps: int) -> int:
+        """The samples (packs) of so many steps; if their sizes do not fit each other, of steps of one size."""
+        try:
+            return self.schedule.micro_batches(steps).start * self.micro_batch_size
+        except ConfigError:
+            return steps * self.step_size
 
 
 _OWN = tuple(field.name for field in dataclasses.fields(TrainingRun) if field.name not in ("data", "source", "assumed"))

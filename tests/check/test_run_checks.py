@@ -258,7 +258,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def checked(path: Path, **options: Any) -> tuple[SourceOrder, dict[str, Finding]]:
     run = planned(path, **options)
-    (order,) = orders_of(samples_of(run), run, 1.0)
+    (order,) = orders_of(samples_of(run), run, 1.0, [1.0])
     return order, by_code(check_order(order, planned(**options)))
 
 
@@ -293,13 +293,13 @@ def test_of_a_blend_the_sources_with_the_greatest_shares_are_looked_at(
     for name in "abc":
         write_texts(tmp_path / name, 10)
     run = planned(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3}))
-    found = orders_of(samples_of(run), run, 1.0)
+    found = orders_of(samples_of(run), run, 1.0, [1 / 9, 5 / 9, 3 / 9])
     assert [(order.source.name, order.size) for order in found] == [("b/train", 9), ("c/train", 5)]
 
 
 def test_few_samples_are_examined_in_the_lanes_that_the_run_has(tmp_path: Path) -> None:
     run = planned(write_texts(tmp_path, 2))
-    (order,) = orders_of(samples_of(run), run, 1.0)
+    (order,) = orders_of(samples_of(run), run, 1.0, [1.0])
     assert order.geometry.num_lanes == run.num_ranks
 
 

@@ -43,6 +43,17 @@ def test_facts_sources_and_findings_and_whether_the_run_would_stop(run: Run, ble
     assert result.stdout.rstrip().endswith("1 of which would stop the run")
 
 
+def test_data_that_end_are_drawn_no_more_often_than_plan_says(run: Run, tmp_path: Path) -> None:
+    """It was 9 and 18 epochs, of data that are read once and twice."""
+    for name, size in (("large", 100), ("small", 20)):
+        write_texts(tmp_path / name, size)
+    data = write_blend(tmp_path / "blend.yaml", {"large": 1, "small": 2}, epochized=True)
+    options = (data, "repeat=false", *SIZES, "--run-steps", 80, "--json")
+    checked, planned = (json.loads(run(*name, *options).stdout) for name in (("check", "--run"), ("plan",)))
+    assert [source["epochs"] for source in checked["sources"]] == planned["run"]["epochs"] == [1, 2]
+    assert "many-epochs" not in [finding["code"] for finding in checked["findings"]]
+
+
 def test_lanes_are_those_that_few_samples_have(run: Run, tmp_path: Path) -> None:
     write_texts(tmp_path / "few", 56)
     options = ("micro_batch_size=4", "num_workers=0", "--world-size", 2, "--later-world-sizes", 3)
@@ -120,6 +131,8 @@ def test_options_that_are_wrong(run: Run, tmp_path: Path, options: list[object],
         ("order", "--step", "99999999999999999999"),
         ("order", "--step", "-1"),
         ("checkpoint redist", "--step", "-1"),
+        ("checkpoint redist", "--world-size", "4000000"),
+        ("plan", "--world-size", "4000000"),
     ],
 )
 def test_numbers_that_no_run_has(run: Run, tmp_path: Path, wrong: tuple[str, str, str]) -> None:

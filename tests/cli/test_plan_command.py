@@ -55,6 +55,13 @@ def test_a_yaml_of_lightning_says_the_length_and_the_sizes(tmp_path: Path) -> No
     assert (found["run"]["steps"], found["run"]["units"]) == (10, 60)
 
 
+def test_of_data_that_nobody_packs_no_costs_are_asked_for(tmp_path: Path) -> None:
+    shown = run_command("plan", write_texts(tmp_path / "texts", 90))
+    assert shown.exit_code == 0 and "--costs" not in shown.stderr and "hooks skip no sample" in shown.stderr
+    refused = run_command("plan", tmp_path / "texts", "--tokens", 400)
+    assert refused.exit_code == 1 and "--costs" in refused.stderr
+
+
 def test_the_rate_is_measured_and_profiled(tmp_path: Path) -> None:
     texts = write_texts(tmp_path / "texts", 90)
     options = (texts, "num_workers=0", "--run-steps", 4, "--measure", 0.05)
@@ -63,4 +70,6 @@ def test_the_rate_is_measured_and_profiled(tmp_path: Path) -> None:
     assert "speed" in shown.stdout and "all work" in shown.stdout
     found = json.loads(run_command("plan", *options, "--json").stdout)
     assert found["figures"]["samples_per_s"] > 0 and "profile" not in found
+    step = ("global_batch_size=10", "--step-seconds", 0.5)  # it was half a second for each of the ten micro-batches
+    assert json.loads(run_command("plan", *options, *step, "--json").stdout)["figures"]["batches_per_s"] > 2.5
     assert "--profile: give --measure" in run_command("plan", texts, "--profile").stderr
