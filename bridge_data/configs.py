@@ -16,8 +16,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Self
+
+import yaml
 
 from bridge_data.class_paths import (
     ClassPath,
@@ -34,6 +36,8 @@ from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.plan.formats import find_format
 from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
 from bridge_data.storage import is_remote
+from bridge_data.storage.atomic import write_file
+from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from bridge_data.task import TaskEncoder
 
 DATA_MODULE = "bridge_data.EnergonMultiModalDataModule"
+
+CONFIG_FILE = "config.yaml"
+"""The settings in the folder of a run, named as LightningCLI does."""
 
 _OWN = ("path", "tokenizer", "image_processor", "task_encoder")
 _OF_ENCODER = ("seq_length", "multimodal_sample_config", "decoder_seq_length", "validation_task_encoder")
@@ -122,6 +129,32 @@ class DataConfig:
     def overridden(self, overrides: Sequence[str]) -> Self:
         """The same with `key=value`, as in `read`."""
         return type(self)(**_overridden(self, overrides)) if overrides else self
+
+    def saved_in(self, folder: str | os.PathLike[str], *, max_steps: int | None = None) -> Self:
+        """The same, and written to `config.yaml` in the folder of a run by the first process of the job, so that
+        commands need only the folder: see `read`. `max_steps` is the length of the run, if it is known.
+
+        >>> config = DataConfig(path="photos", options={"seed": 3}).saved_in("run", max_steps=1000)
+        >>> DataConfig.read("run") == config
+        True
+
+        Raises:
+            ConfigError: for an object that a YAML can only name, such as a tokenizer that was made already, or a folder
+                that cannot be written.
+        """
+        if rank_in(None)[0] != 0:
+            return self
+        given = {
+            name: _in_yaml(name, value) for name, value in self._arguments.items() if name in self.options or value
+        }
+        data = given if self.data_module == DATA_MODULE else {"class_path": self.data_module, "init_args": given}
+        content = {"data": data} | ({} if max_steps is None else {"trainer": {"max_steps": max_steps}})
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            write_file(Path(folder, CONFIG_FILE), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        except OSError as error:
+            raise ConfigError(f"{folder}: {CONFIG_FILE} cannot be written: {error.strerror}") from error
+        return self
 
     def build(self, process_groups: "ProcessGroupCollection | None" = None) -> "EnergonMultiModalDataModule":
         """The DataModule; tokenizer, image processor and task encoder are made now. `process_groups` are Megatron's;
@@ -341,6 +374,8 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
     for name in given:
         if name not in types and not takes_any:
             raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
+    for name, value in given.items():
+        _check_variables(name, value, where)
     named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
     for name in _MADE_LATE[:-1]:
         _check_made_late(name, given.get(name), f"{where}: data.{name}")
@@ -348,6 +383,47 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
         check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
     known = {name: given[name] for name in given if name in types and name not in named}
     return {**given, **_typed(known, f"{where}: data")}
+
+
+def _in_yaml(name: str, value: Any) -> Any:
+    """A setting as a YAML has it.
+
+    Raises:
+        ConfigError: if it has none.
+    """
+    value = plain(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return {key: _in_yaml(f"{name}.{key}", inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_in_yaml(name, inner) for inner in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, type | FunctionType) and "<" not in value.__qualname__:
+        return f"{value.__module__}.{value.__qualname__}"
+    raise ConfigError(f"{name}: a YAML cannot hold a {type(value).__name__}; name it, by a path or by its class_path")
+
+
+_VARIABLE = re.compile(r"\S*\$\{[^\s{}]*\}\S*")
+
+
+def _check_variables(name: str, value: Any, where: str) -> None:
+    """Refuse a value with a variable such as `${DATA}`, which nobody replaces; in texts of several words it may mean
+    something else."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_variables(f"{name}.{key}", inner, where)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_variables(name, inner, where)
+    elif isinstance(value, str) and _VARIABLE.fullmatch(value):
+        raise ConfigError(
+            f"{where}: data.{name}: {value}: variables are not replaced in a config, as LightningCLI does not do it "
+            f'either; write the value, or let the shell replace it: data.{name}="{value}" on the command line'
+        )
 
 
 def _by_class(name: str, value: Any) -> Any:

@@ -1,6 +1,7 @@
 """`DataConfig`: the data of a run out of YAML, functions, folders and paths, and the DataModule that it builds."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,9 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule
 from bridge_data.configs import DataConfig
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
+from bridge_data.limits import Limits
 from bridge_data.run_options import SECTION_OF
+from bridge_data.runs.training_run import TrainingRun
 from bridge_data.samples import TextSample
 from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.encoders.multimodal_parts import image_processor, make_tokenizer
@@ -37,7 +40,7 @@ class Adding(DefaultTaskEncoder[Any, Any, Any, Any]):
         return TextSample.derive_from(sample, text=str(int(sample.text) + self.number))
 
 
-ADDING = "tests.test_configs.Adding"
+ADDING, HALVES = "tests.test_configs.Adding", "tests.test_configs.Halves"
 
 
 class Halves(EnergonMultiModalDataModule):
@@ -96,7 +99,7 @@ def test_a_class_with_init_args_is_read_as_well(path: Path, tmp_path: Path) -> N
     assert DataConfig.read(ours) == DataConfig(path=str(path), options={"micro_batch_size": 2})
 
     own = {
-        "class_path": "tests.test_configs.Halves",
+        "class_path": HALVES,
         "init_args": {**plain, "portion": 7, "task_encoder": {"class_path": ADDING}},
     }
     module = DataConfig.read(in_yaml(tmp_path, own)).build()
@@ -218,6 +221,51 @@ def test_the_folder_of_a_run_has_its_config(path: Path, tmp_path: Path) -> None:
     in_yaml(tmp_path / "version_2", {"path": str(path)})
     with pytest.raises(ConfigError, match=r"several configs, version_1/run\.yaml, version_2/run\.yaml"):
         DataConfig.read(tmp_path)
+
+
+def test_a_run_of_ones_own_has_its_settings_in_its_folder(path: Path, tmp_path: Path) -> None:
+    family = {"class_path": "bridge_data.encoders.Llava", "init_args": {"patch_size": 14}}
+    encoder = {"class_path": "bridge_data.encoders.FamilyTaskEncoder", "init_args": {"family": family}}
+    config = DataConfig(path=path, tokenizer="llava", task_encoder=encoder).with_options(
+        limits=Limits(max_json_bytes=99),
+        memo={"folder": "made", "version": "1"},
+        skip_steps=["3-5"],
+        shuffle_buffer_size=None,
+    )
+    assert config.saved_in(tmp_path / "new" / "run", max_steps=70) is config
+    found = DataConfig.read(tmp_path / "new" / "run")
+    assert found.run_options == config.run_options
+    assert (found.path, found.task_encoder, found.options.keys()) == (str(path), encoder, config.options.keys())
+    assert TrainingRun.read(tmp_path / "new" / "run").steps == 70
+    own = DataConfig(path="x", options={"portion": 3, "global_error_handler": in_yaml}, data_module=HALVES)
+    own.saved_in(tmp_path)
+    assert DataConfig.read(tmp_path / "config.yaml") == own
+    for wrong in ({"task_encoder": Adding()}, {"options": {"global_error_handler": lambda error: None}}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong.get('options', wrong)))}: a YAML cannot hold a"):
+            DataConfig(path="x", **wrong).saved_in(tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"config\.yaml cannot be written"):
+        config.saved_in(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"path": "${DATA}/blend.yaml"}, "path"),
+        ({"path": "x", "tokenizer": "${oc.env:HOME,here}"}, "tokenizer"),
+        ({"path": "x", "seed": "${seed}"}, "seed"),
+        (
+            {"path": "x", "task_encoder": {"class_path": ADDING, "init_args": {"n": ["/a/${b}"]}}},
+            "task_encoder.init_args.n",
+        ),
+    ],
+)
+def test_a_variable_that_nobody_replaces_is_refused(data: dict[str, Any], name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"run\.yaml: data\.{re.escape(name)}: .*\$\{{.*variables are not replaced"):
+        DataConfig.read(in_yaml(tmp_path, data))
+    if name == "path":
+        with pytest.raises(ConfigError, match="variables are not replaced"):
+            DataConfig.read("x", ["path=${DATA}/blend.yaml"])
+        assert DataConfig.read("x", ["where=txt.bytes > 3 AND key <> '${a}'"]).options["where"].endswith("'${a}'")
 
 
 def test_what_is_wrong_is_named_with_its_file(

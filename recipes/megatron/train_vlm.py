@@ -44,7 +44,7 @@ def main(
     groups = ProcessGroupCollection.use_mpu_process_groups()
     torch.manual_seed(1234)
     model_parallel_cuda_manual_seed(1234)
-    dm = DataConfig.read(recipe).with_options(**(data or {})).build(groups)
+    dm = DataConfig.read(recipe).with_options(**(data or {})).saved_in(run, max_steps=train_steps).build(groups)
     train, val = dm.build()
 
     precision = {"bf16": bf16, "params_dtype": torch.bfloat16 if bf16 else torch.float32}

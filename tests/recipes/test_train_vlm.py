@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recipes.demo.compare import Comparison, compare, read_run
+from tests.cli.runner import run_command
 from tests.ranks import run_job
 from tests.recipes.vlm_job import NUM_STEPS, ROOT, arguments, make_inputs, train
 
@@ -77,6 +78,14 @@ def test_a_run_leaves_checkpoints_as_megatron_names_them_and_what_happened_in_it
         (step, round(batches[step].loss, 4)) for step in (3, 6, 8)
     ]
     assert len({validated for _, _, validated in said}) == 3
+
+
+@pytest.mark.processes
+def test_the_folder_of_a_run_is_all_that_commands_need(whole: Path) -> None:
+    told = run_command("order", whole, "--step", 4, "--json")  # the script counts from 1
+    assert told.exit_code == 0, told.output
+    packs = [pack for keys in read_run(whole)[5].keys for pack in keys]
+    assert [one["key"] for one in json.loads(told.stdout)["samples"]] == ",".join(packs).split(",")
 
 
 @pytest.mark.processes
