@@ -26,7 +26,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import validation_data, validation_sources
-from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.lane_dataset import OF_SAMPLES, LaneDataset
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
@@ -42,7 +42,7 @@ from bridge_data.run_options import (
     TrainingOptions,
     option_parameters,
 )
-from bridge_data.task import TaskEncoder
+from bridge_data.task import DefaultTaskEncoder, TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
 
 if TYPE_CHECKING:
@@ -102,6 +102,14 @@ class _OfEncoder:
                 "with it, or set task_encoder"
             )
         module.__dict__[self._name] = value
+
+
+def _modules_for(encoder: TaskEncoder[Any, Any, Any, Any]) -> list[str]:
+    """The modules that workers will need for it: of its class, of what it has, such as a tokenizer, and of samples."""
+    if type(encoder) is DefaultTaskEncoder:
+        return []  # texts may need none
+    has = getattr(encoder, "__dict__", {}).values()
+    return list(dict.fromkeys([*(type(one).__module__ for one in (encoder, *has)), *OF_SAMPLES]))
 
 
 class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is not followed
@@ -225,6 +233,7 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
             self._balancing = balanced_by(balance, self.task_encoder)
         if is_given:
             self._check_beside(self.task_encoder)
+        self._early_server.prepare(_modules_for(self.task_encoder))
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"

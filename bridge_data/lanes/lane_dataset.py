@@ -47,6 +47,9 @@ logger = logging.getLogger("bridge_data")
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
 
+OF_SAMPLES = ("torch", "numpy.random", "PIL.Image")
+"""The modules that lanes import on first use, if samples are more than texts and numbers."""
+
 _OF_PROCESS = ("_readers", "_cooks", "_encoder_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
 """Attributes that each process creates for itself."""
 
@@ -160,7 +163,7 @@ class LaneDataset:
 
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
-        of_samples = () if self._unused_work.is_plain else ("torch", "numpy.random", "PIL.Image")
+        of_samples = () if self._unused_work.is_plain else OF_SAMPLES
         return *of_samples, *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:

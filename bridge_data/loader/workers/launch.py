@@ -132,9 +132,10 @@ class Launcher:
                 if isinstance(message, Exited):
                     yield message
                 elif isinstance(message, Importing):
-                    self.server.importing = message.module
+                    self.server.note_import(message.module)
                 else:
-                    self.joined, self.server.importing = True, ""
+                    self.joined = True
+                    self.server.note_import("")
 
     def close(self) -> None:
         """End all workers and wait for them; end the server if no other loader uses it."""
@@ -162,8 +163,10 @@ class _SharedServer:
                 self.process = _ServerProcess(method, theirs, environment)
             self._control.send(environment)
             undo.pop_all()
-        self.num_users, self.importing = 0, ""
-        """How many use it; the module that it imports for one of them, while the others wait."""
+        self.num_users = 0
+        self._early: Channel | None = None
+        """Tells of what it imports for the loaders to come; None once it is done, as far as is known."""
+        self._importing = ""
 
     def lives(self) -> bool:
         """Whether the process runs."""
@@ -175,6 +178,33 @@ class _SharedServer:
         """Connect one more loader to the server."""
         self._control.send(AddLoader(modules), [loader.fileno()])
 
+    def prepare(self, modules: list[str]) -> None:
+        """Have it import these for the loaders to come."""
+        self._forget_early()
+        self._early, theirs = Channel.pair()
+        with contextlib.closing(theirs):
+            self.admit(theirs, modules)
+
+    @property
+    def importing(self) -> str:
+        """The module that it imports for one of its loaders, while the others wait; "" if it imports none."""
+        with contextlib.suppress(BlockingIOError, EOFError):
+            while self._early is not None:
+                message = self._early.receive(wait=False).message
+                self.note_import(message.module if isinstance(message, Importing) else "")
+        return self._importing
+
+    def note_import(self, module: str) -> None:
+        """Note what a loader was told: that it imports this, or, by "", that it serves."""
+        self._importing = module
+        if not module:
+            self._forget_early()
+
+    def _forget_early(self) -> None:
+        if self._early is not None:
+            self._early.close()
+            self._early = None
+
     def release(self, *, at_once: bool) -> None:
         """Release the server; it ends with its last user. `at_once`: kill it, as it is not ready yet."""
         with _lock:
@@ -185,6 +215,7 @@ class _SharedServer:
                 del _servers[key]
         self._control.send(Stop())
         self._control.close()
+        self._forget_early()
         self.process.end(0.0 if at_once else _STOP_TIMEOUT_S)
 
 
@@ -197,8 +228,13 @@ class EarlyServer:
     """
 
     def __init__(self, method: StartMethod | None = None) -> None:
-        server = None if method is None else _server_for(method, Environment.of_this_process())
-        self.release = weakref.finalize(self, _release_in, os.getpid(), server)
+        self._server = None if method is None else _server_for(method, Environment.of_this_process())
+        self.release = weakref.finalize(self, _release_in, os.getpid(), self._server)
+
+    def prepare(self, modules: list[str]) -> None:
+        """Have it import these already, while the trainer does something else."""
+        if self._server is not None and modules:
+            self._server.prepare(modules)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlyServer, ()

@@ -162,6 +162,7 @@ IMPORTS = {
     "hangs": ("threading.Event().wait()", "has not started after 2 s: .*hangs_{}"),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "crashes_{}"),
     "fails": ("raise ImportError('no such driver')", "no such driver"),
+    "tells": ("open(f'{__file__}.{os.getppid()}', 'w').close()", ""),
 }
 
 
@@ -215,6 +216,24 @@ def test_what_validation_cannot_import_is_an_error_before_the_first_step(
             next(train)
     assert re.search(IMPORTS[name][1].format(1), str(caught.value))
     assert name == "fails" or "hangs_1" in caplog.text
+
+
+def test_what_workers_need_for_an_encoder_is_imported_before_there_is_a_loader(
+    data: Path, tmp_path: Path, imported: Any
+) -> None:
+    module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, task_encoder=imported("tells", 1))
+    by_server = tmp_path / f"tells_1.py.{os.getpid()}"
+    until(by_server.exists, 60)
+    train, _ = module.build()
+    assert [*by_server.parent.glob("tells_1.py.*")] == [by_server], "once"
+    assert next(train).text
+
+
+def test_if_that_hangs_the_first_batch_is_an_error_that_names_the_module(data: Path, imported: Any) -> None:
+    options = {"num_workers": 1, "pin_memory": False, "worker_start_timeout_s": 2}
+    train, _ = EnergonMultiModalDataModule(str(data), task_encoder=imported("hangs", 2), **options).build()
+    with pytest.raises(WorkerError, match=IMPORTS["hangs"][1].format(2)):
+        next(train)
 
 
 def too_many() -> Any:
