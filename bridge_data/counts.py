@@ -75,7 +75,7 @@ class Counters(ProcessCounts):
         """Take what was counted of images: they are in no batch."""
         if (now := _values(self)) != self._taken:
             pairs = zip(_ARE_OF_IMAGES, now, self._taken, strict=True)
-            self._taken = tuple(new if is_of_images else old for is_of_images, new, old in pairs)
+            self._taken = tuple([new if is_of_images else old for is_of_images, new, old in pairs])
 
     def saved(self) -> tuple[int, ...]:
         """What is not taken yet, in the order of `ProcessCounts`, and `store_ns`: for `restore`."""

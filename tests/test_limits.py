@@ -1,7 +1,9 @@
 """Each limit, by the hostile input that it is for: refused by our error, in little time and memory."""
 
+import contextlib
 import gzip
 import io
+import itertools
 import json
 import struct
 import subprocess
@@ -29,6 +31,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.data.metadata import read_split
+from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.data.tar_files import MemoryTar, walk
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
@@ -218,6 +221,21 @@ def test_a_split_that_costs_too_much_is_refused(tmp_path: Path, text: str, told:
     assert len(str(caught.value)) < 1000
     assert time.process_time() - begin < MAX_SECONDS
     assert sizes_bytes()[0] - before < MAX_BYTES
+
+
+def levels(value: object) -> int:
+    if not isinstance(value, (list, dict)):
+        return 0
+    return 1 + max(map(levels, value.values() if isinstance(value, dict) else value), default=0)
+
+
+def test_no_short_yaml_is_read_that_has_more_levels_than_are_allowed() -> None:
+    limits, num_read = Limits(max_yaml_depth=2), 0
+    for text in map("".join, itertools.product("[]{}-: \na", repeat=5)):
+        with contextlib.suppress(ConfigError):
+            assert levels(parse_yaml_file(text, "a.yaml", limits)) <= 2, text
+            num_read += 1
+    assert num_read > 1000
 
 
 def metadataset(*paths: str, key: str = "train") -> str:

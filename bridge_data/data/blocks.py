@@ -83,8 +83,11 @@ class RunCut:
 
 def _piece(position: int, count: int, size: int) -> tuple[int, int]:
     """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
+    # `piece` of `piece_of`, without their calls, as it is asked twice for each block
     num_pieces = -(-count // size)
-    return piece(piece_of(position, count, num_pieces), count, num_pieces)
+    number = ((position + 1) * num_pieces - 1) // count
+    begin = number * count // num_pieces
+    return begin, (number + 1) * count // num_pieces - begin
 
 
 def piece(number: N, count: N, num_pieces: N) -> tuple[N, N]:

@@ -457,7 +457,11 @@ class BridgeIndex:
             DamagedIndexError: if it cannot be read.
             DatasetError: if the index was replaced.
         """
-        return _segment(self._file, self.entries[shard])
+        return self.segment_of(self.entries[shard])
+
+    def segment_of(self, entry: ShardEntry) -> Segment:
+        """The segment of a shard with this entry; errors as of `segment`."""
+        return _segment(self._file, entry)
 
     def segment_if_intact(self, shard: str) -> Segment | None:
         """The same; None, after a warning, if it is damaged."""

@@ -136,7 +136,7 @@ def _composed(
     _check_size(data, file, limits)
     loader = None
     try:
-        loader = _BoundedLoader(data, file, limits)
+        loader = _loader(data, file, limits)
         root = loader.get_single_node()
         if root is not None:
             _join_lists(root, file, repeatable)
@@ -171,6 +171,16 @@ def _too_many(what: str, name: str, limits: Limits, where: str) -> ConfigError:
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _loader(data: str | bytes, file: str, limits: Limits) -> Any:
+    """What composes the nodes of a document: it counts them, unless its length and its punctuation say that it is
+    within the limits."""
+    if 3 * len(data) < limits.max_yaml_nodes:  # the text `?` is a mapping, with an empty key and an empty value
+        text = data.decode("latin-1") if isinstance(data, bytes) else data
+        if sum(map(text.count, "[{-:?")) < limits.max_yaml_depth:  # one of them opens each level
+            return _Loader(data)
+    return _BoundedLoader(data, file, limits)
 
 
 class _BoundedLoader(_Loader):  # type: ignore[misc]

@@ -153,11 +153,11 @@ class ShardSet:
         if any(map(is_gzip, filled)):
             segment = None if self.index is None else self.index.segment_if_intact(filled[0])
             return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
-        return sum(itertools.compress(self._sizes_bytes(), self.stored_counts)) / sum(self.stored_counts)
+        return sum(itertools.compress(self._sizes_bytes, self.stored_counts)) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
         """Names, sizes and sample counts of the shards, and the exclusions."""
-        shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
+        shards = zip(self.names, self._sizes_bytes, self.counts, strict=True)
         return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
     @functools.cached_property
@@ -187,6 +187,7 @@ class ShardSet:
         offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
         return Contents(self._head, "" if offsets is None else f"offsets:{zlib.crc32(offsets):08x}")
 
+    @functools.cached_property
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
             return self.index.sizes_bytes(self.names)
@@ -235,7 +236,7 @@ class TarShard:
     """The shard at `path` with the parts in `segment`; `content` reads the tar. With `compares`, headers are read, too,
     and compared with the segment; with `verifies`, contents are compared with its digests."""
 
-    __slots__ = ("_compares", "_path", "_sample", "_segment", "_verifies", "content", "held_bytes")
+    __slots__ = ("_compares", "_last", "_path", "_sample", "_segment", "_verifies", "content", "held_bytes")
 
     def __init__(
         self, path: str, content: ReadContent, segment: Segment, *, compares: bool, verifies: bool = False
@@ -243,13 +244,14 @@ class TarShard:
         self._path, self.content, self._segment = path, content, segment
         self._compares, self._verifies = compares, verifies
         self._sample = segment.sample
+        self._last = len(segment) - 1
         self.held_bytes = TABLE_BYTES + len(segment) // 16
         """About how much memory it takes."""
 
     def is_intact(self, tar: TarBytes) -> bool:
         """Whether `tar` has the last sample where the segment has it: a shard of the same size with other members would
         hardly have that one at the same offset."""
-        last = len(self._segment) - 1
+        last = self._last
         if last < 0:
             return True
         key, parts = self._sample(last)
@@ -433,6 +435,7 @@ class ShardReader(RecordReader):
     def __init__(self, shards: ShardSet) -> None:
         self.shards = shards
         self.dataset_path = str(shards.root)
+        self._is_remote = storage.is_remote(shards.root)
         self._tables: RecentlyUsed[int, ShardTable] = RecentlyUsed(MAX_TABLE_BYTES)
         self._files: dict[int, PinnedFile] = {}
         """Of each shard that was opened."""
@@ -512,7 +515,9 @@ class ShardReader(RecordReader):
         path = f"{self.dataset_path}/{name}"
         compressed = GzipTar(path) if is_gzip(path) else None
         entry = None if shards.index is None else shards.index.entries[name]
-        version = None if storage.is_remote(path) else storage.version(path)
+        version: Version | None = None
+        if not self._is_remote:
+            version = storage.version(path) if compressed is not None else storage.opened_version(path)
         if compressed is not None:
             compressed.warn_if_slow()
             content: ReadContent = compressed.read_exactly
@@ -540,7 +545,7 @@ class ShardReader(RecordReader):
     ) -> TarShard | None:
         """The shard as indexed; None if it has changed. In a store, no request is made here."""
         assert self.shards.index is not None
-        segment = self.shards.index.segment(entry.name)
+        segment = self.shards.index.segment_of(entry)
         if version is not None and version.num_bytes != entry.num_bytes:
             return None
         compares = version is None or version.changed != entry.mtime_ns

@@ -235,6 +235,9 @@ _RUNS_PROGRAMS = frozenset({"EPS"})
 _MAX_JPEG_SCANS = 32
 """Usual progressive JPEGs have about 10."""
 
+_JPEG = b"\xff\xd8\xff"
+"""The first bytes of a JPEG."""
+
 _JPEG_SEGMENT = struct.Struct(">BBH")
 """The start of a segment of a JPEG's header: 0xFF, its marker, and its size without these two bytes."""
 
@@ -244,7 +247,7 @@ _DCT_DIVISORS = (8, 4, 2)
 
 def encoded_size(data: bytes, *, upright: bool = False) -> Size:
     """(height, width) of an encoded image, from its header; `upright`, as it is after EXIF orientation."""
-    if _is_jpeg(data):
+    if data[:3] == _JPEG:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError:
@@ -262,7 +265,7 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
     With `least`, a JPEG is decoded at the smallest of 1/2, 1/4 or 1/8 of its size that is at least `least`. With
     `upright`, EXIF orientation is applied.
     """
-    if _is_jpeg(data):
+    if data[:3] == _JPEG:
         orientation = _orientation_of_jpeg(data) if upright else 1
         least = None if least is None else turned_size(least, orientation)
         if mode != "L":
@@ -284,7 +287,7 @@ def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Te
     must be turned.
     """
     arena = current_arena()
-    if arena is None or not arena.num_images or mode == "L" or not _is_jpeg(data):
+    if arena is None or not arena.num_images or mode == "L" or data[:3] != _JPEG:
         return None
     if upright and _orientation_of_jpeg(data) != 1:
         return None
@@ -308,7 +311,7 @@ def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Te
 def pillow_image(data: bytes, mode: str, least: Size | None = None, *, upright: bool = False) -> Image.Image:
     """The image as a Pillow image, with the header's fields in `info`; `least` and `upright` as in `decoded_pixels`."""
     with _opened(data) as image:
-        if _is_jpeg(data):
+        if data[:3] == _JPEG:
             if upright and least is not None:
                 least = turned_size(least, orientation_of(image))
             made = _jpeg_image(data, mode, least)
@@ -326,7 +329,7 @@ def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *
     else:
         image.load()
         made = in_mode(image, mode)
-    if _is_jpeg(data) and (damage := damage_of(data)) is not None:
+    if data[:3] == _JPEG and (damage := damage_of(data)) is not None:
         COUNTS.damaged_images += 1
         _warn_once("damage", lambda: _DAMAGE_WARNING.format(damage))
     _note_frames(image)
@@ -542,10 +545,6 @@ def damage_of(data: bytes) -> str | None:
     return None
 
 
-def _is_jpeg(data: bytes) -> bool:
-    return data[:3] == b"\xff\xd8\xff"
-
-
 def _jpeg_image(data: bytes, mode: str, least: Size | None) -> Image.Image | None:
     """A JPEG as a Pillow image that shares memory with the decoded pixels; None if only Pillow can decode it."""
     # For a colour image, mode L is Pillow's mix of red, green and blue, not the stored luma.
@@ -601,7 +600,7 @@ def _opened(data: bytes) -> ImageFile.ImageFile:
             f"{error}: allowed by PIL.Image.MAX_IMAGE_PIXELS; raise it, and Limits(max_image_pixels)"
         ) from None
     refuse_bomb(*image.size)
-    if _is_jpeg(data):
+    if data[:3] == _JPEG:
         refuse_scans(data)
     return image
 

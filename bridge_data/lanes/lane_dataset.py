@@ -105,7 +105,7 @@ class LaneDataset:
         self.order = self.order_of(plan, batching)
         self._is_remote = any(source.is_remote for source in plan.sources)
         asked = {name: needed_by for source in plan.sources for name, needed_by in source.asks_for.items()}
-        self.extras = extras_of(asked, plan.sources, self.order.source_ids)
+        self.extras = extras_of(asked, plan.sources, self.order.source_ids) if asked else ()
         """What features do in the lanes, and keep in the states."""
         _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
 

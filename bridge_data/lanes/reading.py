@@ -251,8 +251,12 @@ def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
 
 def _gains(records: Records, sample_bytes: float) -> bool:
     """Whether reading neighbours together costs less than reading each."""
-    is_on_disk = not storage.is_remote(records.root) and not any(is_gzip(name) for name, _ in records.shards)
-    return sample_bytes <= MAX_LOCAL_SAMPLE_BYTES or not is_on_disk or records.read_bytes > READ_BYTES
+    return (
+        sample_bytes <= MAX_LOCAL_SAMPLE_BYTES
+        or records.read_bytes > READ_BYTES
+        or storage.is_remote(records.root)
+        or any(is_gzip(name) for name, _ in records.shards)
+    )
 
 
 def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:

@@ -229,8 +229,8 @@ class SavableDataLoader:
         self.close()
 
     def _opened_recorders(self) -> Iterator[tuple[str, Recorder]]:
-        options = self.config.asks_for
         for extra in self.dataset.extras:
+            options = self.config.asks_for
             asked = getattr(self.config, options[extra.name]) if extra.name in options else None
             if (recorder := extra.recorder(asked, self.dataset.worker_config)) is not None:
                 yield extra.name, recorder

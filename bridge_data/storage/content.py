@@ -276,6 +276,11 @@ def version(path: str | os.PathLike[str]) -> Version:
     return found
 
 
+def opened_version(path: str) -> Version:
+    """The same of a file on a disk, which is opened for the reads that follow."""
+    return _attempt(path, _opened_anew).version
+
+
 def versions(paths: Sequence[str]) -> list[Version]:
     """The `version` of each path. Of several objects of a store, those below their common folder are listed."""
     listed: dict[str, Version] = {}
@@ -305,7 +310,8 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
     if "://" in name:
         return store_of(name).read_all(name)
     try:
-        return _read_whole(name)
+        with open(name, "rb") as file:
+            return file.read()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError:
@@ -409,11 +415,16 @@ def _version_of(status: os.stat_result) -> Version:
     return Version(status.st_size, status.st_mtime_ns)
 
 
+def _opened_anew(path: str) -> _OpenFile:
+    file = _OpenFile(path)
+    _files.put(path, file)
+    return file
+
+
 def _read_range(path: str, start: int, num_bytes: int) -> tuple[_OpenFile, bytes]:
     """(the file, as much of the range as exists): a system call reads less than 2 GiB, and may read less than asked
     for."""
-    if (file := _files.get(path)) is None:
-        _files.put(path, file := _OpenFile(path))
+    file = _files.get(path) or _opened_anew(path)
     pieces, have = [], 0
     while have < num_bytes and (piece := os.pread(file.fd, num_bytes - have, start + have)):
         pieces.append(piece)
