@@ -38,7 +38,7 @@ from bridge_data.decode.resizing import Resizing, Size, by_pillow, by_torch
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch, torch_itself
 from bridge_data.limits import DEFAULT_LIMITS
-from bridge_data.samples.collation import current_arena
+from bridge_data.samples.arena import current_arena
 
 if TYPE_CHECKING:
     from types import ModuleType

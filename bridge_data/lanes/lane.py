@@ -36,7 +36,8 @@ from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending, encoded_item
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState
-from bridge_data.samples.collation import current_arena, with_tensors
+from bridge_data.samples.arena import current_arena
+from bridge_data.samples.collation import with_tensors
 from bridge_data.task.hooks import TRUNCATED
 
 logger = logging.getLogger("bridge_data")

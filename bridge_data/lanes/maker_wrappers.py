@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from bridge_data.counts import COUNTS
 from bridge_data.lanes.maker import EncodingMaker, Made, Maker, Outputs, SampleTimes, Watch, mark, outputs_of
 from bridge_data.order import ALL_OUTPUTS, SampleRef
-from bridge_data.samples.collation import no_arena
+from bridge_data.samples.arena import no_arena
 from bridge_data.task.hooks import HookNotes, Hooks
 
 

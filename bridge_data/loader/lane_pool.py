@@ -21,7 +21,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Watch
 from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.samples.collation import Arena, PrivateArena
+from bridge_data.samples.arena import Arena, PrivateArena
 
 Pin: TypeAlias = Callable[[Any], Any]
 """Returns a batch in page-locked memory; None, in place of the batch of a skipped micro-batch, as it is."""

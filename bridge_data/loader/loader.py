@@ -19,7 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
@@ -489,6 +489,15 @@ class Iteration(Timed[Any]):
         return batch
 
 
+class _Now(NamedTuple):
+    """The fields of a state that turns change."""
+
+    lanes: dict[int, LaneState]
+    micro_batch_index: int
+    epoch_batches: int
+    ended: bool
+
+
 class Position:
     """The cursor of one rank in the job's sequence of micro-batches: whose turn it is among its lanes, without those
     that have ended, and `state`, which is what to save at any time."""
@@ -497,14 +506,22 @@ class Position:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
         self._schedule, self._has_begun = LaneSchedule(state, state.lanes), False
-        self.state = state
+        self._begin = state
+        """All that no batch changes."""
+        self._now = _Now(state.lanes, state.micro_batch_index, state.epoch_batches, state.ended)
+        """Set in one assignment: an interrupt (Ctrl-C, a signal handler that saves) finds all of a turn, or none."""
         self.is_within_pass = False
         """Whether the pass is known to have begun before: batches of it were taken here, or a state was restored."""
 
     @property
+    def state(self) -> LoaderState:
+        """What to save now. It is made when it is asked for, which is seldom: a turn takes less time."""
+        return dataclasses.replace(self._begin, **self._now._asdict())
+
+    @property
     def is_at_virtual_epoch(self) -> bool:
         """Whether a virtual epoch starts here."""
-        return bool(self._epoch_length) and not self.state.epoch_batches
+        return bool(self._epoch_length) and not self._now.epoch_batches
 
     def turn(self) -> int | None:
         """The lane whose turn it is; None if all of this rank have ended."""
@@ -518,7 +535,7 @@ class Position:
     @property
     def is_skipped(self) -> bool:
         """Whether the micro-batch of the lane whose turn it is goes to no rank."""
-        return self.state.skips is not None and self._schedule.index in self.state.skips
+        return self._begin.skips is not None and self._schedule.index in self._begin.skips
 
     def begin(self, named: StepSkips | None) -> None:
         """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
@@ -527,7 +544,7 @@ class Position:
         Raises:
             ConfigError: if they cannot.
         """
-        skips, index = self.state.skips, self.state.micro_batch_index
+        skips, index = self._begin.skips, self._now.micro_batch_index
         if self._has_begun:
             return
         if skips is not None:
@@ -559,14 +576,14 @@ class Position:
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
         self.is_within_pass = True
-        # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
-        self.state = self.state.after_turn(self._schedule.lane, state, self.next_index(), self._next_epoch_batches())
+        lanes = {**self._now.lanes, self._schedule.lane: state}
+        self._now = _Now(lanes, self.next_index(), self._next_epoch_batches(), False)
         self._schedule.advance()
 
     def next_index(self) -> int:
         """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch
         each at a time."""
-        begin, skips, index = self.state.micro_batch_index, self.state.skips, self._schedule.index
+        begin, skips, index = self._now.micro_batch_index, self._begin.skips, self._schedule.index
         if skips is not None:  # of endless data, in which no rank lacks a turn
             return skips.index_after(skips.num_handed_out(begin) + self._world_size)
         return index - (index - begin) % self._world_size + self._world_size
@@ -574,12 +591,10 @@ class Position:
     def pass_over(self, micro_batch_index: int) -> None:
         """Note that other ranks have got the micro-batches before this one; this rank has none of these."""
         self.is_within_pass = True
-        self.state = dataclasses.replace(
-            self.state, micro_batch_index=micro_batch_index, epoch_batches=self._next_epoch_batches()
-        )
+        self._now = self._now._replace(micro_batch_index=micro_batch_index, epoch_batches=self._next_epoch_batches())
 
     def _next_epoch_batches(self) -> int:
-        return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
+        return (self._now.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
 
     def end_lane(self, state: LaneState) -> None:
         """Note that the lane whose turn it is has no more batches; `state` is the lane's at its end, so that what it
@@ -588,11 +603,11 @@ class Position:
         self._schedule.end_lane()
 
     def _note(self, state: LaneState) -> None:
-        self.state = dataclasses.replace(self.state, lanes={**self.state.lanes, self._schedule.lane: state})
+        self._now = self._now._replace(lanes={**self._now.lanes, self._schedule.lane: state})
 
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""
-        self.state = dataclasses.replace(self.state, ended=True)
+        self._now = self._now._replace(ended=True)
 
 
 def _close_in(process: int, pool: LanePool, meter: Meter) -> None:

@@ -19,8 +19,8 @@ import json
 import logging
 import reprlib
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
 from bridge_data.order.cursor import CursorState
@@ -96,25 +96,6 @@ class LoaderState:
     """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
     inboxes got of each source of which they got some. A limit on micro-batches is divided among the lanes by it."""
 
-    def after_turn(self, lane: int, state: LaneState, micro_batch_index: int, epoch_batches: int) -> "LoaderState":
-        """The state after a micro-batch of `lane` was handed out, whose own state is then `state`.
-
-        Not by `dataclasses.replace`, which takes longer than all else that is done then: a new field must be handed on
-        here. Not `ended`: a batch begins a pass.
-        """
-        return LoaderState(
-            fingerprint=self.fingerprint,
-            generations=self.generations,
-            micro_batch_index=micro_batch_index,
-            lanes={**self.lanes, lane: state},
-            drawn_before=self.drawn_before,
-            epoch_batches=epoch_batches,
-            extras=self.extras,
-            repetition=self.repetition,
-            skips=self.skips,
-            resharded=self.resharded,
-        )
-
     @property
     def num_lanes(self) -> int:
         """The number of lanes of the whole job."""
@@ -172,22 +153,11 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
-        data = {
-            "format": FORMAT,
-            "version": VERSION,
-            "fingerprint": self.fingerprint,
-            "generations": [list(generation) for generation in self.generations],
-            "micro_batch_index": self.micro_batch_index,
-            "drawn_before": self.drawn_before,
-            **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
-            **({"ended": True} if self.ended else {}),
-            **({"repetition": self.repetition} if self.repetition else {}),
-            **({"skips": [list(one) for one in self.skips.ranges]} if self.skips else {}),
-            **({"resharded": self.resharded} if self.resharded else {}),
-            "lanes": {str(lane): state for lane, state in self.lanes.items()},
-            **({"extras": self.extras} if self.extras else {}),
-        }
-        return with_checksums(data)
+        values = {name: getattr(self, name) for name in _FIELDS}
+        saved = {name: value for name, value in values.items() if value or name in _ALWAYS_SAVED}
+        for name in saved.keys() & _AS_PLAIN_DATA.keys():
+            saved[name] = _AS_PLAIN_DATA[name].write(saved[name])
+        return with_checksums({"format": FORMAT, "version": VERSION, **saved})
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
@@ -210,20 +180,10 @@ class LoaderState:
                 "state of its data), or resume with the release that wrote it."
             )
         _check_checksums(data)
-        generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        state = cls(
-            fingerprint=data["fingerprint"],
-            generations=generations,
-            micro_batch_index=data["micro_batch_index"],
-            lanes={int(lane): state for lane, state in data["lanes"].items()},
-            drawn_before=data["drawn_before"],
-            epoch_batches=data.get("epoch_batches", 0),
-            ended=data.get("ended", False),
-            extras=data.get("extras", {}),
-            repetition=data.get("repetition", 0),
-            skips=StepSkips.of([SkippedRange(*one) for one in data["skips"]]) if "skips" in data else None,
-            resharded=data.get("resharded", []),
-        )
+        saved = {name: data[name] for name in _FIELDS if name in data}
+        for name in saved.keys() & _AS_PLAIN_DATA.keys():
+            saved[name] = _AS_PLAIN_DATA[name].read(saved[name])
+        state = cls(**saved)
         state.check_counts()
         return state
 
@@ -285,6 +245,40 @@ class LoaderState:
                 "ranks (merge_states) and restore the result on each."
             )
         return dataclasses.replace(self, lanes={lane: self.lanes[lane] for lane in mine})
+
+
+class _PlainData(NamedTuple):
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+_FIELDS = [field.name for field in dataclasses.fields(LoaderState)]
+"""Each is saved under its name, is read from there, and must be the same in states that are merged, but for these:"""
+
+_ALWAYS_SAVED = frozenset({"fingerprint", "generations", "micro_batch_index", "lanes", "drawn_before"})
+"""Others are left out of a saved state while they are empty."""
+
+_AS_PLAIN_DATA = {
+    "generations": _PlainData(
+        lambda generations: [list(one) for one in generations],
+        lambda saved: [(num_lanes, geometry) for num_lanes, geometry in saved],
+    ),
+    "lanes": _PlainData(
+        lambda lanes: {str(lane): state for lane, state in lanes.items()},
+        lambda saved: {int(lane): state for lane, state in saved.items()},
+    ),
+    "skips": _PlainData(
+        lambda skips: [list(one) for one in skips.ranges],
+        lambda saved: StepSkips.of([SkippedRange(*one) for one in saved]),
+    ),
+}
+"""How fields that are not plain data are saved and read."""
+
+_OF_A_RANK = frozenset({"fingerprint", "lanes", "ended"})
+"""They are merged, or compared in another way."""
+
+_OF_A_STEP = frozenset({"micro_batch_index", "epoch_batches"})
+"""They differ near the end of finite data, where ranks pass over lanes that have ended."""
 
 
 def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
@@ -398,9 +392,9 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     names = names or [f"state number {number}" for number in range(len(parts))]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
-    same = ["generations", "drawn_before", "extras", "repetition", "skips", "micro_batch_index", "epoch_batches"]
-    if merged.is_finite:  # near the end, ranks skip lanes that have ended
-        same = ["generations", "drawn_before", "extras", "repetition", "resharded"]
+    same = [name for name in _FIELDS if name not in _OF_A_RANK]
+    if merged.is_finite:
+        same = [name for name in same if name not in _OF_A_STEP]
         slots = [part.micro_batch_index for part in parts if not part.ended]
         merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)

@@ -310,8 +310,7 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
     if "://" in name:
         return store_of(name).read_all(name)
     try:
-        with open(name, "rb") as file:
-            return file.read()
+        return _read_whole(name)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError:

@@ -1,8 +1,11 @@
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.loader.loader import Position
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LaneState, LoaderState, merge_states
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 
 
@@ -53,3 +56,19 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
             served += batches
         state = merge_states([position.state.to_dict() for position in positions])
     assert served == expected
+
+
+def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
+    lanes = {0: state_after(2), 2: state_after(2)}
+    skips = StepSkips.of([SkippedRange(20, 24)])
+    before = LoaderState(
+        FINGERPRINT, [(4, GEOMETRY)], 8, lanes, drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1},
+        repetition=2, skips=skips, resharded=[4, 1],
+    )  # fmt: skip
+    assert all(getattr(before, field.name) for field in dataclasses.fields(before))
+    position, own = Position(config(0, 4, 0, 2), before, 100), LaneState(draws=9, cursors={}, micro_batches=3)
+    assert position.state == before
+    position.advance(own)
+    changed = {"lanes": {0: own, 2: lanes[2]}, "micro_batch_index": 10, "epoch_batches": 4, "ended": False}
+    assert position.state == dataclasses.replace(before, **changed)
+    assert (position.turn(), lanes[0]) == (2, state_after(2))

@@ -14,7 +14,7 @@ from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner
 from bridge_data.options import check_integer
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
-from bridge_data.samples.collation import PrivateArena
+from bridge_data.samples.arena import PrivateArena
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

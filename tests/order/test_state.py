@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.order.state import LaneState, LoaderState, merge_states
+from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 
 FINGERPRINT = {
@@ -33,16 +33,18 @@ def test_a_state_survives_json_and_weights_only_loading(tmp_path: Path) -> None:
         assert LoaderState.from_dict(loaded) == state(0, 2)
 
 
-def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
+def test_all_fields_are_saved_and_empty_ones_left_out(tmp_path: Path) -> None:
     skips = StepSkips.of([SkippedRange(20, 24)])
-    before = dataclasses.replace(
-        state(0, 2), drawn_before=5, epoch_batches=3, extras={"a": 1}, repetition=2, skips=skips, resharded=[4, 1]
-    )
-    assert all(getattr(before, field.name) for field in dataclasses.fields(before) if field.name != "ended")
-    own: LaneState = {"draws": 9, "cursors": {}, "micro_batches": 3}
-    after = before.after_turn(2, own, 12, 4)
-    expected = dataclasses.replace(before, lanes={0: before.lanes[0], 2: own}, micro_batch_index=12, epoch_batches=4)
-    assert (after, before.lanes[2]["draws"]) == (expected, 2)
+    full = dataclasses.replace(
+        state(0, 2), drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1}, repetition=2, skips=skips,
+        resharded=[4, 1],
+    )  # fmt: skip
+    names = {field.name for field in dataclasses.fields(full)}
+    assert all(getattr(full, name) for name in names)
+    saved = json.loads(json.dumps(full.to_dict()))
+    assert (names - saved.keys(), LoaderState.from_dict(saved)) == (set(), full)
+    empty = {"epoch_batches", "ended", "extras", "repetition", "skips", "resharded"}
+    assert names - state(0, 2).to_dict().keys() == empty
 
 
 def test_extras_are_kept_as_they_are_and_must_be_the_same_on_all_ranks() -> None:

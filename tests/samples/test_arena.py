@@ -29,7 +29,8 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.decode.image import image_handler
-from bridge_data.samples.collation import Arena, PrivateArena, batch_pad_stack, batch_stack, current_arena
+from bridge_data.samples.arena import Arena, PrivateArena, current_arena
+from bridge_data.samples.collation import batch_pad_stack, batch_stack
 from tests.prepared import CRUDE, write_dataset
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bridge_data.loader.workers.messages import Body
-from bridge_data.samples.collation import Arena, ArenaBuffer, Memory, aligned, opened, rounded_up, watched
+from bridge_data.samples.arena import Arena, ArenaBuffer, Memory, aligned, opened, rounded_up, watched
 
 MAX_INLINE_BYTES = 1 << 15
 """Batches up to this size are sent inside their message."""

@@ -24,7 +24,7 @@ from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source
 from bridge_data.plugins.planned.cost_weights import CostWeights
 from bridge_data.plugins.planned.costs import CostTable
-from bridge_data.samples.collation import no_arena
+from bridge_data.samples.arena import no_arena
 from bridge_data.task import TaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
