@@ -51,6 +51,7 @@ from bridge_data.encoders.visuals import (
 )
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import check_at_least, check_choice
+from bridge_data.task.generators import torch_defaults
 
 logger = logging.getLogger("bridge_data")
 
@@ -152,11 +153,12 @@ class ProcessedFamily:
 
     def _has_table(self) -> bool:
         """Whether the table of the image processor, which is kept then, gives its values."""
-        expected = self._made_of_probes(None)
-        table = table_of(self.image_processor)
-        with contextlib.suppress(Exception):
-            if table is not None and same_media(self._made_of_probes(table), expected):
-                return True
+        with torch_defaults():
+            expected = self._made_of_probes(None)
+            table = table_of(self.image_processor)
+            with contextlib.suppress(Exception):
+                if table is not None and same_media(self._made_of_probes(table), expected):
+                    return True
         object.__setattr__(self, "_table", None)
         return False
 

@@ -46,7 +46,7 @@ class PixelTable:
     def look_up(self, pixels: Tensor, copies: int) -> Tensor:
         """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...)."""
         items = pixels.flatten(2).numpy()
-        whole = torch.empty(*pixels.shape[:2], copies, *pixels.shape[2:])
+        whole = torch.empty(*pixels.shape[:2], copies, *pixels.shape[2:], dtype=torch.float32, device="cpu")
         target = whole.flatten(3).numpy()
         step = max(1, _AT_ONCE // items.shape[2])
         for first in range(0, len(items), step):

@@ -39,6 +39,7 @@ from bridge_data.encoders.visual_settings import (
     with_own,
 )
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.task.generators import torch_defaults
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""
@@ -69,10 +70,11 @@ def probes() -> list[Image.Image]:
 
 @contextlib.contextmanager
 def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
-    """Try an image processor for `owner`, a family or an encoder: whatever fails in the block becomes a `ConfigError`
-    that names both, what is `expected`, and what to do."""
+    """Try an image processor for `owner`, a family or an encoder, with torch as hooks have it: whatever fails in the
+    block becomes a `ConfigError` that names both, what is `expected`, and what to do."""
     try:
-        yield
+        with torch_defaults():
+            yield
     except Exception as error:  # a processor of another kind may raise anything
         name = type(processor).__name__
         inner = getattr(processor, "image_processor", None)

@@ -97,8 +97,13 @@ def gather_states(
     states = [own] if config.world_size == 1 else gathered(own, config.data_parallel_group, global_dst_rank)
     if states is None:
         return None
-    _tell(extras, merge(states))
+    _tell(extras, merge(states, rank_names(states)))
     return [state.to_dict() for state in states]
+
+
+def rank_names(states: Sequence[LoaderState]) -> list[str]:
+    """What messages call the states of all ranks, in their order."""
+    return [f"data-parallel rank {rank}" for rank in range(len(states))]
 
 
 @_no_garbage_collection()
@@ -121,7 +126,7 @@ def gather_state(own: LoaderState, config: WorkerConfig, extras: Sequence[StateE
 
     def merged() -> dict[str, Any]:
         nonlocal own
-        own = merge(states or [])
+        own = merge(states or [], rank_names(states or []))
         # Near the end of finite data the ranks are at different positions, and the job at the lowest.
         return {"micro_batch_index": own.micro_batch_index, "epoch_batches": own.epoch_batches, "ended": own.ended}
 

@@ -399,7 +399,13 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
     for of, part in zip(names, parts, strict=True):
-        part.check(merged.fingerprint)
+        if differences := part.differences(merged.fingerprint):
+            told = "\n  ".join(text for _, text in differences)
+            raise StateError(
+                f"{of} ('the state' below) is of other data or settings than {names[0]} ('this run'):\n  {told}\n"
+                "All ranks of a job need the same data, settings and seed: start them with the same, or name the "
+                "states of one run."
+            )
         for name in same:
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(

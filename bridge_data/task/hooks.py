@@ -9,6 +9,7 @@ A hook may have several versions, which call each other by `super()`: those of i
 """
 
 import collections
+import contextlib
 import functools
 import inspect
 import logging
@@ -32,7 +33,7 @@ from bridge_data.running_hook import HookContext, active_hook
 from bridge_data.samples import SourceInfo, provenance_of
 from bridge_data.samples.collation import generic_batch
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.generators import Generators, seed_generators
+from bridge_data.task.generators import Generators, seed_generators, torch_defaults
 from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import (
@@ -255,6 +256,7 @@ class Hooks:
         """(source key, epoch, index, output) of the current (first) sample."""
         self._token: Token[HookContext | None] | None = None
         self._callers: Generators | None = None
+        self._defaults = contextlib.ExitStack()
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
         """Consecutive failures of each hook."""
@@ -357,8 +359,9 @@ class Hooks:
 
     def __enter__(self) -> Self:
         """Activate these hooks for the current thread, with their `current_sample_index` and `cache`. At the end the
-        caller's random generators are restored, since a lane may run inside the training process."""
-        self._token = active_hook.set(self)
+        caller's random generators and torch's defaults are restored, since a lane may run inside the training process.
+        """
+        self._token, self._defaults = active_hook.set(self), torch_defaults()
         if self.observer is None:
             is_profiled = self._is_profiled = self._is_profiled or profiler()
             if is_profiled is not None and is_profiled():
@@ -369,6 +372,7 @@ class Hooks:
         assert self._token is not None
         active_hook.reset(self._token)
         self._token = None
+        self._defaults.close()
         if self._callers is not None:
             with observed(self.observer, "seed"):
                 self._callers.restore()

@@ -374,6 +374,12 @@ def test_files_with_other_columns_are_refused_and_without_rows_are_not(tmp_path:
     for name, told in (("b.parquet", "string, but in .*a.parquet"), ("c.parquet", r"\(it is missing\)")):
         with pytest.raises(DatasetError, match=rf"{name}: its column 'n' has the type {told}"):
             records_of(tmp_path, "a.parquet", name)
+    write_parquet(tmp_path / "more.parquet", table_of({"loss": [0.0], "text": ["a"], "n": [1]}))
+    with pytest.raises(DatasetError, match=r"more.parquet: has the columns 'loss', which .*a.parquet lacks"):
+        records_of(tmp_path, "a.parquet", "more.parquet")
+    files = [(name, str(tmp_path / name)) for name in ("a.parquet", "more.parquet")]
+    chosen = open_records(location(tmp_path), files, "train", lambda columns: columns[:1])
+    assert [column.name for column in chosen.columns] == ["text"]
     write_text_table(tmp_path / "d.parquet", 0)
     write_text_table(tmp_path / "saved", 0)
     for name in ("d.parquet", "saved/data-00000-of-00001.arrow"):

@@ -57,6 +57,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 SIDES = st.integers(8, 90)
 
 
+@pytest.mark.parametrize("name", ["device", "bfloat16"])
+def test_a_table_is_found_whatever_torch_makes_by_default(name: str) -> None:
+    with torch.device("meta" if name == "device" else "cpu"):
+        torch.set_default_dtype(torch.bfloat16 if name == "bfloat16" else torch.float32)
+        try:
+            family = Llava(tiny_image_processor("llava"), patch_size=PATCH)
+            assert family.keeps_bytes
+            pixels = torch.full((1, 3, 2, 2), 7, dtype=torch.uint8, device="cpu")
+            found = family._table.look_up(pixels, 1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32 and not found.is_meta
+
+
 def family_of(kind: str, **changed: Any) -> Any:
     processor = copy.deepcopy(tiny_image_processor(kind))
     for name, value in changed.items():

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.loader.rank_states import rank_names
+from bridge_data.order.state import LoaderState, merge, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 
 FINGERPRINT = {
@@ -78,6 +79,13 @@ def test_merging_takes_the_union_of_the_lanes_in_any_order() -> None:
     for world_size in (1, 2, 4):
         lanes = [sorted(merged.of_rank(rank, world_size).lanes) for rank in range(world_size)]
         assert sorted(lane for mine in lanes for lane in mine) == [0, 1, 2, 3]
+
+
+def test_ranks_with_other_settings_are_named_and_not_called_a_saved_state() -> None:
+    parts = [state(0, 2), dataclasses.replace(state(1, 3), fingerprint=FINGERPRINT | {"weights": [0.5, 0.5]})]
+    with pytest.raises(StateError, match=r"(?s)of other data or settings than data-parallel rank 0.*weights") as caught:
+        merge(parts, rank_names(parts))
+    assert str(caught.value).startswith("data-parallel rank 1") and "strict" not in str(caught.value)
 
 
 def test_a_pass_is_over_once_it_is_over_for_all_ranks() -> None:

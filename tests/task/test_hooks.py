@@ -52,6 +52,28 @@ def test_random_numbers_belong_to_the_sample() -> None:
         assert all(a != b for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize("how", ["bfloat16", "device", "inference"])
+def test_hooks_have_torch_as_a_worker_has_it_whatever_the_trainer_has_set(how: str) -> None:
+    def made(sample: Any) -> Any:
+        return torch.rand(3), torch.tensor([len(sample.text) / 3]), torch.arange(2)
+
+    with hooks() as lane:
+        (expected,) = lane.run("encode_sample", made, SAMPLE, REF)
+    before = torch.get_default_dtype()
+    with torch.inference_mode(how == "inference"), torch.device("meta" if how == "device" else "cpu"):
+        torch.set_default_dtype(torch.bfloat16 if how == "bfloat16" else before)
+        try:
+            with hooks() as lane:
+                (found,) = lane.run("encode_sample", made, SAMPLE, REF)
+            after = torch.empty(1)
+        finally:
+            torch.set_default_dtype(before)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and not one.is_meta and not one.is_inference() and torch.equal(one, other)
+    assert after.is_meta == (how == "device") and after.is_inference() == (how == "inference")
+    assert (after.dtype == torch.bfloat16) == (how == "bfloat16")
+
+
 def test_a_hook_may_end_the_run() -> None:
     def found_damage(sample: Any) -> Any:
         raise FatalSampleError.from_sample(sample, "damaged")

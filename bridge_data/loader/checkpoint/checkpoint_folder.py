@@ -31,7 +31,7 @@ import torch
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, StateError, listed
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
-from bridge_data.loader.rank_states import by_first_rank, described, gathered
+from bridge_data.loader.rank_states import by_first_rank, described, gathered, rank_names
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage import AnyLocation, Location
@@ -162,7 +162,7 @@ def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderSt
                 f"data-parallel rank {rank} saves step {step}, rank 0 step {steps[0]}. Save after the same number of "
                 "batches on every rank"
             )
-    merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
+    merged = merge(states, rank_names(states))
     return (states[0] if states[0].is_whole else merged), steps[0]
 
 

@@ -361,7 +361,7 @@ def records_of(
 
 
 def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column], has_keys: bool) -> None:
-    """Check that `other` has the same columns as the `first` file."""
+    """Check that `other` has the `columns` of the `first` file, and no more if these are all of it."""
     for column in columns:
         kinds = [
             file.schema.field(column.name).type if column.name in file.schema.names else None for file in (first, other)
@@ -374,6 +374,13 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
             )
     if not has_keys and KEY in other.schema.names:
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
+    more = sorted({*other.schema.names} - {*first.schema.names})
+    if more and {column.name for column in columns} >= {*first.schema.names} - {KEY}:  # none is left out by choice
+        raise DatasetError(
+            f"{other.path}: has the columns {', '.join(map(repr, more))}, which {first.path} lacks: all files of a "
+            "data set have the same columns. Rewrite them, name the others as another data set, or name the columns "
+            "that are read, in a field_map or part_filter."
+        )
 
 
 def _join_problem(first: TableFile) -> str | None:

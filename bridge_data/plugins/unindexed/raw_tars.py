@@ -256,12 +256,25 @@ def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None
     logger.info("%s: %d samples were indexed in %.1f s: %s", tars.path, num_samples, seconds, path)
 
 
+def _tell_if_prepared(tars: RawTars) -> None:
+    """Log that tars of a prepared data set are read as if they were not: a pattern may name any of its shards."""
+    folder = tars.root.absolute()
+    prepared = next((one for one in (folder, *folder.parents) if (one / META_FOLDER).is_dir()), None)
+    if prepared is not None:
+        logger.warning(
+            "%s: its tars are read without %s, as they are named one by one: all of their samples are for training, "
+            "also those that the split there has for validation, or excludes. To read the prepared data set, name its "
+            "folder",
+            *(tars.path, prepared / META_FOLDER),
+        )
+
+
 def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
     """Log that the tars are indexed, and why."""
     if old is None:
         logger.warning(
-            "%s: has no %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to index them "
-            "for all, by several processes, and to say what the samples are",
+            "%s: is read without %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to "
+            "index them for all, by several processes, and to say what the samples are",
             *(tars.path, META_FOLDER, len(tars.names), tars.fix_command),
         )
         return
@@ -319,4 +332,5 @@ class UnpreparedTars(Format):
         path, part, cache = reference.path, reference.scope.split_part, reference.scope.cache
         tars = find_raw_tars(path, cache.limits)
         assert tars is not None
+        _tell_if_prepared(tars)
         return self.source(reference, cache.get(("tars", path, part), lambda: open_raw_tars(tars, part)))

@@ -15,6 +15,7 @@ import pytest
 
 from bridge_data.data import PreparedDataset, ShardSet
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plan import load_plan
 from bridge_data.plugins.unindexed import raw_tars
 from bridge_data.plugins.unindexed.raw_tars import find_raw_tars, open_raw_tars
 from bridge_data.prepare.tar_scan import scan_tar
@@ -81,6 +82,17 @@ def test_a_pattern_names_tars_in_its_order_and_a_star_by_name(data: Path, caplog
     assert "(data-000004.tar new)" in caplog.text
 
 
+def test_that_a_pattern_passes_by_the_split_of_a_prepared_folder_is_told(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_plan(f"{data}/*.tar")
+    assert "all of their samples are for training" not in caplog.text
+    prepare_by_ratio(data, "3,1,0")
+    (source,) = load_plan(f"{data}/*.tar").sources
+    assert source.num_samples == 20 and len(PreparedDataset.open(data).split("train")) == 15
+    assert f"{data}/*.tar: its tars are read without {data}/.nv-meta" in caplog.text
+
+
 def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(
     data: Path, scanned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +101,7 @@ def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(
     assert sorted(data.iterdir()) == before
     assert scanned == [f"data-{number:06d}.tar" for number in range(4)]
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"{data}: has no .nv-meta, so its tars (4) are indexed now" in told
+    assert f"{data}: is read without .nv-meta, so its tars (4) are indexed now" in told
     assert f"`bridge-data prepare {data}`" in told
 
 
