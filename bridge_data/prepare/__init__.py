@@ -5,7 +5,7 @@ tar_scan            which samples a tar holds, and whether it is damaged
 scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
 executors           who does the work: this process, forked ones, or the executor of a plug-in
 shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function
-record_source       records of other forms of data, which plug-ins read; `column_guess`, the class that fits them
+record_source       records of other forms of data, which plug-ins read
 jsonl_lines         JSON lines
 media               metadata of images and clips; `media_rule` says which files are media
 sample_columns      what is known of samples without reading them: `where:` chooses by it
