@@ -65,6 +65,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "json_columns": "bridge_data.plugins.where.column_writing:json_columns",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
         "measured_with": "bridge_data.plugins.planned.costs:measured_with",
+        "media_metadata": "bridge_data.plugins.media.media:media_metadata",
         "memo": "bridge_data.plugins.caches.memo:memoized",
         "plan_sheet": "bridge_data.plugins.view.charts:write_plan",
         "profile": "bridge_data.plugins.profile.profile:profile",

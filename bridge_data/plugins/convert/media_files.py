@@ -24,10 +24,10 @@ from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
 
 from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.image import frame_numbers, orientation_of
+from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_kinds import IMAGE_ENDINGS, ending_of, kind_of_name
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.media import extract
 from bridge_data.prepare.part_encoding import JPEG_QUALITY
 
 _TEXTS = ("txt", "text", "transcript")
