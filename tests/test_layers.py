@@ -208,7 +208,9 @@ def imported_by(code: str, heavy: tuple[str, ...]) -> str:
 
 
 PREPARING = "torch numpy tqdm multiprocessing concurrent tarfile hashlib tempfile bridge_data.plan.blending"
-PREPARING += " bridge_data.plugins.joins.metadataset_joins bridge_data.prepare.jsonl_lines bridge_data.prepare.media"
+PREPARING += (
+    " bridge_data.plugins.joins.metadataset_joins bridge_data.prepare.jsonl_lines bridge_data.plugins.media.media"
+)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from bridge_data.check.lint_checks import (
     Recipe,
     Report,
     SampleCheck,
-    ShardContents,
     ShardWalk,
     check_indexes,
     check_metadata,
@@ -517,38 +516,33 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
     walk = ShardWalk(task.root, task.name, report)
     uses = _uses(task.uses)
     check = SampleCheck(decode=decode, limits=task.limits)
-    contents = ShardContents()
-    for position, sample in enumerate(walk.samples()):
+    keys = walk.found.keys
+    for number in walk.samples():
         if found.num_samples == task.limit:
             break
-        contents.add(sample)
-        recipes = [recipe for recipe, positions in uses if positions is None or position in positions]
+        found.num_walked, key = number + 1, keys[number]
+        recipes = [recipe for recipe, positions in uses if positions is None or number in positions]
         found.num_samples += bool(recipes)
-        if not recipes or sample.key in task.excluded:
+        if not recipes or key in task.excluded:
             continue
         try:
-            parts = {part: walk.read(*span) if decode else b"" for part, span in sample.parts.items()}
+            parts = walk.read(number) if decode else {part: b"" for part, _, _ in walk.found.parts_of(number)}
         except DatasetError as error:
-            report(Fault("unreadable", str(error), dataset, task.name, sample.key))
+            report(Fault("unreadable", str(error), dataset, task.name, key))
             continue
-        if decode:
-            for part, content in parts.items():
-                contents.add_content(part, content)
-        for fault in check.check(sample.key, parts, filter(None, recipes)):
+        for fault in check.check(key, parts, filter(None, recipes)):
             report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
-    found.num_walked = len(contents.keys)
-    found.keys = digests(task.folder, task.number, contents.keys, contents.offsets)
+    found.keys = digests(task.folder, task.number, keys[: found.num_walked], walk.found.offsets)
     if not walk.is_whole or task.count is None:
         return
     if found.num_walked != task.count:
         cause = f"it has {found.num_walked:,} samples, the metadata say {task.count:,}"
         report(Fault("wrong-count", cause, dataset, task.name))
-    for key in sorted(task.excluded.difference(contents.keys)):
+    for key in sorted(task.excluded.difference(keys)):
         report(
             Fault("exclude-unknown", f"`exclude` names {task.name}/{key}, which it does not have", dataset, task.name)
         )
-    contents.finish(walk.end)
-    found.tally.add_all(check_indexes(task.root, task.name, task.position, contents))
+    found.tally.add_all(check_indexes(task.root, task.name, task.position, walk))
 
 
 def _check_range(task: RangeTask, decode: bool, found: Found) -> None:

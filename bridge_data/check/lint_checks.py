@@ -1,13 +1,12 @@
 """The kinds of faults of a data set, and the checks that find them: of `.nv-meta`, a shard, a sample, and of keys.
 
-`check_metadata` reads the files in `.nv-meta`, and opens no shard. `ShardWalk` returns the samples of a shard, one by
-one, as ranges of the file, without their content; only a damaged header ends it, as nothing can be found after it.
+`check_metadata` reads the files in `.nv-meta`, and opens no shard. `ShardWalk` groups the members of a shard as
+`prepare` does, and goes on where that refuses; only a damaged header ends it, as nothing can be found after it.
 `SampleCheck` decodes the parts of a sample and compares them with the types that its class declares. `KeyLog` finds
 repeated keys in bounded memory for any size of data set: 128-bit digests are sorted into files on disk by their first
 bits, and each file, a few million keys, is then searched alone.
 """
 
-import array
 import bisect
 import collections
 import contextlib
@@ -32,7 +31,7 @@ from PIL import Image
 from bridge_data import storage
 from bridge_data.counts import COUNTS
 from bridge_data.data import Records
-from bridge_data.data.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
+from bridge_data.data.index_file import BridgeIndex, Segment
 from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
@@ -52,7 +51,7 @@ from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import count_samples, counts_of, names_of, place_of, stored_records
 from bridge_data.data.sample_keys import fix_repeated_keys, keys_of
 from bridge_data.data.sample_offsets import encode_offsets
-from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
+from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
@@ -64,7 +63,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess
-from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, has_surrogates
+from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, NO_SAMPLES, ZEROS, TarSamples
 from bridge_data.prepare.tars import find_shards
 
 _WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
@@ -555,133 +554,73 @@ def _play(content: bytes) -> None:
 Report = Callable[[Fault], None]
 
 
-@dataclasses.dataclass(slots=True)
-class StoredSample:
-    """A sample: the offset of its first header, and (offset, size) of its parts in the shard."""
-
-    key: str
-    offset: int
-    parts: dict[str, tuple[int, int]]
-
-
 class ShardWalk:
     """The samples of the shard `name` of the data set `root`; `report` gets faults as they are found.
 
-    `end` is where the last sample ends, after iteration is complete.
+    `found` are those so far; after a whole iteration they end where the last sample does.
     """
 
     def __init__(self, root: Path, name: str, report: Report) -> None:
         self._dataset, self._name, self._report = str(root), name, report
         self._path = str(root / name)
-        self._known: dict[str, tuple[str, ...]] = {}
-        self.end = 0
+        self.found = TarSamples(self._fault)
+        self.digests: dict[tuple[int, str], int] = {}
+        """The CRC-32 of the contents that were read, by sample number and part."""
         self.is_whole = False
         """Whether the end of the shard was reached."""
         self._tar: FileTar | GzipTar | None = None
 
-    def samples(self) -> Iterator[StoredSample]:
-        """The samples, in order."""
+    def samples(self) -> Iterator[int]:
+        """The numbers of the samples, in order, each when all of its members are there."""
         try:
-            for sample in self._grouped():
-                parts = tuple(sample.parts)
-                before = self._known.get(sample.key)
-                if before is None:
-                    self._known[sample.key] = parts
-                    yield sample
-                    continue
-                if set(before) & set(parts):
-                    self._fault("duplicate-key", "another sample of this shard has the same", sample.key)
-                else:
-                    cause = f"{', '.join(before)} come first, then other samples, then {', '.join(parts)}"
-                    self._fault("scattered-sample", cause, sample.key)
-                yield sample
+            yield from self._walked()
         except DatasetError as error:
             self._fault("tar-damaged", str(error))
         except ConfigError as error:
             self._fault("no-decoder", str(error))
 
-    def read(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes of this range of the shard.
+    def read(self, number: int) -> dict[str, bytes]:
+        """The parts of a sample.
 
         Raises:
-            DatasetError: if it cannot be read.
+            DatasetError: if they cannot be read.
         """
-        if isinstance(self._tar, GzipTar):
-            return self._tar.read_exactly(offset, num_bytes)
-        return storage.read(self._path, offset, num_bytes)
+        contents = {}
+        for part, offset, num_bytes in self.found.parts_of(number):
+            if isinstance(self._tar, GzipTar):
+                contents[part] = self._tar.read_exactly(offset, num_bytes)
+            else:
+                contents[part] = storage.read(self._path, offset, num_bytes)
+        self.digests |= {(number, part): zlib.crc32(content) for part, content in contents.items()}
+        return contents
 
-    def _grouped(self) -> Iterator[StoredSample]:
-        """Consecutive members with the same key."""
-        self._tar = open_tar(self._path)
-        size = self._tar.end
-        sample: StoredSample | None = None
-        for member in walk(self._tar, 0, size, file=self._path):
-            self.end = member.next_offset
-            name = split_name(member.name)
-            if name is None or not member.is_file:
-                self._leave_out(member, is_part=name is not None)
-                continue
-            key, part = name
-            if not member.name.isascii() and has_surrogates(member.name):
-                self._fault("name-not-utf8", f"{member.name!r} at byte {member.offset}", key)
-            if sample is None or sample.key != key:
-                if sample is not None:
-                    yield sample
-                sample = StoredSample(key, member.offset, {})
-            if part in sample.parts:
-                self._fault("duplicate-part", "the sample has it twice", key, part)
-            sample.parts[part] = member.content_offset, member.num_bytes
-        if sample is not None:
-            yield sample
+    def _walked(self) -> Iterator[int]:
+        self._tar, found, number, end = open_tar(self._path), self.found, 0, 0
+        for member in walk(self._tar, 0, self._tar.end, file=self._path):
+            found.extend((member,))
+            end = member.next_offset
+            if len(found.keys) > number + 1:
+                yield number
+                number += 1
+        if found.keys:
+            yield number
+        else:
+            self._fault(NO_SAMPLES, "it holds no samples")
         self.is_whole = True
-        if sample is None:
-            self._fault("empty-shard", "it holds no samples")
+        found.offsets.append(end)
         size = self._tar.end  # of a compressed tar, known only now
-        if self.end >= size:
-            self._fault("tar-unfinished", f"it ends at byte {self.end}, after its last member, and was perhaps cut off")
-        elif size - self.end > MAX_ZERO_BYTES and size < sys.maxsize:
-            self._fault("zero-tail", f"from byte {self.end} on there are {size - self.end:,} zeros")
-
-    def _leave_out(self, member: Member, *, is_part: bool) -> None:
-        """Report a member that is not part of any sample."""
-        if is_part and member.kind in LINKS:
-            self._fault("linked-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
-        elif is_part and member.kind != FOLDER:
-            self._fault("special-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
-        elif member.is_file and not is_meta_member(member.name):
-            self._fault("nameless-member", f"{member.name!r} has no part name")
+        if end >= size:
+            self._fault("tar-unfinished", f"it ends at byte {end}, after its last member, and was perhaps cut off")
+        elif size - end > MAX_ZERO_BYTES and size < sys.maxsize:
+            self._fault(ZEROS, f"from byte {end} on there are {size - end:,} zeros")
 
     def _fault(self, code: str, cause: str, key: str = "", part: str = "") -> None:
         self._report(Fault(code, cause, self._dataset, self._name, key, part))
 
 
-class ShardContents:
-    """The contents of a shard, collected while it is read: keys, offsets and parts of its samples, in order, and the
-    CRC-32 of the contents that were read."""
-
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.offsets: array.array[int] = array.array("Q")
-        self.parts: list[Part] = []
-        self.digests: dict[tuple[int, str], int] = {}
-
-    def add(self, sample: StoredSample) -> None:
-        """The next sample."""
-        self.keys.append(sample.key)
-        self.offsets.append(sample.offset)
-        self.parts += [(name, *span) for name, span in sample.parts.items()]
-
-    def add_content(self, part: str, content: bytes) -> None:
-        """The content of a part of the last sample."""
-        self.digests[len(self.keys) - 1, part] = zlib.crc32(content)
-
-    def finish(self, end: int) -> None:
-        """End the last sample at this offset."""
-        self.offsets.append(end)
-
-
-def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -> Iterator[Fault]:
-    """Faults of the indexes of the shard `name`, which has this number in the metadata."""
+def check_indexes(root: Path, name: str, number: int, walk: ShardWalk) -> Iterator[Fault]:
+    """Faults of the indexes of the shard `name`, which has this number in the metadata, after a whole walk."""
+    contents = walk.found
 
     def outdated(file: str, cause: str) -> Fault:
         return Fault("index-outdated", f"{file} {cause}", str(root), name)
@@ -696,7 +635,7 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
         try:
             segment = index.segment(name)
             differs = _compared(segment, contents)
-            changed = list(_changed_contents(root, name, segment, contents)) if differs is None else []
+            changed = list(_changed_contents(root, name, segment, walk)) if differs is None else []
         except DatasetError as error:
             differs, changed = f"cannot be used: {error}", []
         if differs is not None:
@@ -707,7 +646,7 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
         yield outdated(INDEX_SQLITE, cause)
 
 
-def _compared(segment: Segment, contents: ShardContents) -> str | None:
+def _compared(segment: Segment, contents: TarSamples) -> str | None:
     """How the samples differ from our index of the shard."""
     if segment.keys() != contents.keys:
         return "has other keys than the shard"
@@ -718,11 +657,11 @@ def _compared(segment: Segment, contents: ShardContents) -> str | None:
     return None
 
 
-def _changed_contents(root: Path, name: str, segment: Segment, contents: ShardContents) -> Iterator[Fault]:
+def _changed_contents(root: Path, name: str, segment: Segment, walk: ShardWalk) -> Iterator[Fault]:
     if segment.has_digests:
-        for (position, part), digest in contents.digests.items():
-            if segment.digests(position)[part] != digest:
-                yield Fault("changed-content", "it has another digest", str(root), name, contents.keys[position], part)
+        for (number, part), digest in walk.digests.items():
+            if segment.digests(number)[part] != digest:
+                yield Fault("changed-content", "it has another digest", str(root), name, walk.found.keys[number], part)
 
 
 def _bridge_index(path: Path) -> BridgeIndex | None:
@@ -736,7 +675,7 @@ def _opened(path: Path, mtime_ns: int) -> BridgeIndex | None:
     return BridgeIndex.open(path)
 
 
-def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | None:
+def _compared_by_key(root: Path, number: int, contents: TarSamples) -> str | None:
     """How the samples differ from Energon's index of the shard."""
     index = KeyIndex.find(root)
     if index is None:

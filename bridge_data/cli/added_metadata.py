@@ -23,9 +23,12 @@ from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from bridge_data.prepare import MediaRule
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare.executors import Executor
     from bridge_data.prepare.scan_results import ScanTask
+
+MEDIA = Feature[Callable[[str, "Orientation"], Callable[..., Any]]]("media_metadata")
+"""Of the text of --media, and of the orientation of images, what stores metadata of media."""
 
 JSON_COLUMNS = Feature[Callable[[Sequence[str]], Callable[..., Any]]]("json_columns")
 """Of names of fields in JSON parts, what stores them as columns of samples."""
@@ -48,13 +51,11 @@ COSTS = Feature[Callable[[Location, str, CostJob], None]]("store_costs")
 `module:name` of the encoder, or the config of the run."""
 
 
-def store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: bool) -> None:
+def store_media(path: Path, store: Callable[..., Any], config: PrepareConfig, progress: bool) -> None:
     """Store the metadata with a progress bar, and print what was done."""
-    from bridge_data.prepare import prepare_media as look_at_media
-
     started = time.monotonic()
     with progress_bar("looking at media", "steps", shown=progress) as show:
-        done = look_at_media(path, rule, executor=config.scanner, limits=config.limits, on_progress=show)
+        done = store(path, executor=config.scanner, limits=config.limits, on_progress=show)
     unchanged = f"; {done.num_unchanged:,} had not changed" if done.num_unchanged else ""
     click.echo(
         f"{path}: metadata of {counted(done.num_stored, 'media file')} stored, in {time.monotonic() - started:.1f} s"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from bridge_data.cli.added_metadata import COSTS, CostJob, column_names, store_columns, store_media
+from bridge_data.cli.added_metadata import COSTS, MEDIA, CostJob, column_names, store_columns, store_media
 from bridge_data.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -71,7 +71,6 @@ from bridge_data.storage import Location, is_remote
 
 if TYPE_CHECKING:
     from bridge_data.decode.image import Orientation
-    from bridge_data.prepare import MediaRule
 
 
 _STORE_WORKERS = 16
@@ -130,15 +129,6 @@ class _Options:
     def share(self) -> ScanTask | None:
         """The share of the work to do; None: all that is left."""
         return None if self.task == "merge" else self.task
-
-    @property
-    def media_rule(self) -> "MediaRule | None":
-        """Which files are media; None if media metadata are not requested."""
-        if self.media is None:
-            return None
-        from bridge_data.prepare import MediaRule  # imports torch
-
-        return MediaRule.parse(self.media, self.orientation)
 
     def config_for(self, path: Location) -> PrepareConfig:
         """The settings of the indexing. Reading from a store is not limited by cores."""
@@ -229,15 +219,17 @@ def prepare(path: Location, trusted_modules: tuple[str, ...], trust_dataset_code
     trust = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
     if any(trust.values()) and options.costs is None:
         raise ConfigError("--trust is for --costs: nothing else here runs code")
+    store = None
     if options.media is not None:
         only_local(path)
+        store = MEDIA.get("--media")(options.media, options.orientation)
     if _adds_alone(path, options):
         why = f"is for data that are prepared now, but {path} need not be: give --force-overwrite, too, if they shall"
         refuse_others(why, flags, _ADDING)
     elif not _prepare(path, options, flags):
         return
-    if options.media_rule is not None:
-        store_media(only_local(path), options.media_rule, options.config_for(path), options.progress)
+    if store is not None:
+        store_media(only_local(path), store, options.config_for(path), options.progress)
     if options.costs is not None:
         job = CostJob(
             executor=options.config_for(path).scanner,

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -18,12 +18,16 @@ from bridge_data.data.index_file import Part
 from bridge_data.data.plain_data import parse_json
 from bridge_data.data.span_shard import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
+from bridge_data.extensions import Feature
 from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample, required_fields
 from bridge_data.storage import Location
+
+GUESS = Feature[Callable[[Sequence[Mapping[str, bytes]]], tuple[str, dict[str, str]]]]("definition_guess")
+"""The sample class and the field map that probably fit samples, by their parts, of which only `json` have content."""
 
 MAX_FIRST_SAMPLES = 100
 """Samples used to check a field map before the data set is indexed."""
@@ -91,23 +95,13 @@ class FirstSamples:
         self.parts: tuple[str, ...] = tuple(sorted(named))
 
     def likely_definition(self) -> tuple[str, dict[str, str]]:
-        """(sample class, field map) that probably fit: a class only if its fields are clear, else crude samples."""
-        from bridge_data.prepare.column_guess import columns_of_parts, guess_definition  # here: they import numpy
-        from bridge_data.prepare.record_source import SourceRecord
-
-        records = [
-            SourceRecord(
-                number,
-                key,
-                {part: storage.read(self.shard, *where) if part == "json" else b"" for part, *where in members},
-            )
-            for number, (key, members) in enumerate(self._samples.items())
-        ]
-        try:
-            found = guess_definition(columns_of_parts(records))
-        except ConfigError:
-            return CRUDE, {}
-        return found.sample_type or CRUDE, found.field_map
+        """(sample class, field map) that probably fit."""
+        guess = GUESS.find()
+        samples = (
+            {part: storage.read(self.shard, *where) if part == "json" else b"" for part, *where in members}
+            for members in self._samples.values()
+        )
+        return (CRUDE, {}) if guess is None else guess([*samples])
 
     def check(self, content: dict[str, Any]) -> None:
         """Ensure that the dataset.yaml `content` can be read, and that these samples have what it names.

@@ -37,7 +37,7 @@ ELSEWHERE = {
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
     "bridge_data.lanes.wrappers": "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
-    "bridge_data.prepare.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
+    "bridge_data.plugins.media.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",
     "bridge_data.task.task_encoder": "get_stateless",
     "bridge_data.data.metadata": (

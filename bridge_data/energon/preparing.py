@@ -14,9 +14,9 @@ from typing import Any
 
 from bridge_data.data.metadata import SPLIT_YAML, expand_braces
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.media.media import prepare_media
+from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.prepare.media import prepare_media
-from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.splits import split_by_patterns, split_by_shares
 from bridge_data.prepare.tars import PrepareConfig, check_is_whole, prepare, refresh_index
 from bridge_data.storage import absolute, location, on_disk

@@ -6,7 +6,6 @@ an image of the same size), and a reader of the tar finds the same key and parts
 """
 
 import gzip
-import importlib
 import io
 import json
 import operator
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bridge_data.data.index_file import is_meta_member, split_name
-from bridge_data.decode.image import frame_numbers, orientation_of
-from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.decode.sample_decoder import HANDLERS, PICKLES
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError
 from bridge_data.later import Image, is_tensor, numpy, torch
 
 if TYPE_CHECKING:
-    from PIL import ImageFile
+    pass
 
 Encode: TypeAlias = Callable[[Any], bytes]
 """From a value to the bytes of its part. A TypeError or ValueError says why that is not possible."""
@@ -156,44 +153,6 @@ def _encode_image(value: Any, image_format: str, options: dict[str, Any]) -> byt
     stream = io.BytesIO()
     value.save(stream, image_format, **options)
     return stream.getvalue()
-
-
-def upright_image(name: str, data: bytes) -> bytes:
-    """The content of a part that is an image, encoded anew if its EXIF orientation says that it must be turned. TIFF
-    stays as it is: readers turn it.
-
-    Raises:
-        SampleError: if it cannot be decoded, or has several frames.
-    """
-    if kind_of_name(f"x.{name}") != "image":
-        return data
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if orientation_of(image) == 1:
-                return data
-            if image.format != "MPO" and len(frame_numbers(image)) > 1:
-                raise ValueError("it has several frames, which are not turned")
-            return _turned_image(image, data)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise SampleError(f"part {name!r}: cannot be turned as its EXIF orientation says: {error}") from error
-
-
-def _turned_image(image: "ImageFile.ImageFile", data: bytes) -> bytes:
-    kind, options = image.format or "", {"quality": JPEG_QUALITY}
-    if kind in ("JPEG", "MPO"):
-        sampling: int = importlib.import_module("PIL.JpegImagePlugin").get_sampling(image)
-        kind, options["subsampling"] = "JPEG", max(sampling, 0)
-    elif kind == "WEBP":
-        options["lossless"] = b"VP8L" in data[:_WEBP_HEADER]
-    turned = importlib.import_module("PIL.ImageOps").exif_transpose(image)
-    kept = {name: turned.info[name] for name in ("icc_profile", "exif", "dpi") if turned.info.get(name)}
-    stream = io.BytesIO()
-    turned.save(stream, kind, **options, **kept)
-    return stream.getvalue()
-
-
-_WEBP_HEADER = 1 << 16
-"""Bytes in which a profile and the name of the first chunk of pixels are."""
 
 
 def _encode_text(value: Any) -> bytes:

@@ -5,13 +5,10 @@
 
 Opening a source, once, finds the number of its records and where they are, in some bytes of memory for each; their
 contents are read later, in forked processes. A number stands for the same record as long as the fingerprint is the
-same; what cannot be read is a `BrokenRecord`, never skipped. `take_records` leaves out forgotten records, and those
-that a condition (`where`) does not choose.
+same; what cannot be read is a `BrokenRecord`, never skipped.
 """
 
 import abc
-import array
-import bisect
 import dataclasses
 import fnmatch
 import hashlib
@@ -120,71 +117,6 @@ CONVERTERS = Seam[Callable[[Path, SourceConfig], RecordSource]]("converters")
 def chosen_of(records: Records, clauses: Sequence[Clause]) -> Collection[int]:
     """The numbers of the samples for which all clauses hold; see `RecordSource.chosen_numbers`."""
     return WHERE.get(needed_by="--where").numbers(records, clauses)
-
-
-class TakenRecords(NamedTuple):
-    """The records that a conversion takes, how many clauses chose (None: there are no clauses), and how many of these
-    are forgotten."""
-
-    source: RecordSource
-    num_chosen: int | None
-    num_forgotten: int
-
-
-def take_records(path: Path, source: RecordSource, clauses: Sequence[Clause]) -> TakenRecords:
-    """The records of `source`, which was opened at `path`, that are not forgotten, and for which all clauses hold.
-
-    Raises:
-        ConfigError: if there are no columns to choose by, a clause is wrong, or no record is left.
-        DatasetError: if files have other samples than when they were prepared, or samples in them were forgotten.
-    """
-    chosen = source.chosen_numbers(clauses) if clauses else range(len(source))
-    if chosen is None:
-        raise ConfigError(
-            f"{path}: where: is for prepared folders of tars, prepared JSONL files and tables: convert it whole, and "
-            "choose from the result"
-        )
-    if not chosen:
-        raise clauses[-1].error(
-            f"where: {WHERE.get('--where').shown(clauses)} chooses none of the {len(source):,} records of {path}"
-        )
-    forgotten = source.forgotten_numbers()
-    taken = [number for number in chosen if number not in forgotten] if forgotten else chosen
-    if not taken:
-        raise ConfigError(f"{path}: all of its records are forgotten, so there is nothing to convert")
-    return TakenRecords(
-        source=_TakenSource(source, taken) if len(taken) < len(source) else source,
-        num_chosen=len(chosen) if clauses else None,
-        num_forgotten=len(chosen) - len(taken),
-    )
-
-
-class _TakenSource(RecordSource):
-    """The records of `source` with these numbers, in their order, numbered from 0."""
-
-    def __init__(self, source: RecordSource, numbers: Iterable[int]) -> None:
-        self._source, self._numbers = source, array.array("q", sorted(numbers))
-        self.title, self.has_parts, self.is_scattered = source.title, source.has_parts, source.is_scattered
-        self.definition, self.notes = source.definition, source.notes
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def blocks(self) -> Iterator[range]:
-        for block in self._source.blocks():
-            first, end = (bisect.bisect_left(self._numbers, number) for number in (block.start, block.stop))
-            if first < end:
-                yield range(first, end)
-
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        records = self._source.read([self._numbers[number] for number in numbers])
-        for number, record in zip(numbers, records, strict=True):
-            yield record._replace(number=number)
-
-    def fingerprint(self) -> str:
-        digest = hashlib.blake2b(self._numbers.tobytes(), digest_size=16)
-        digest.update(self._source.fingerprint().encode())
-        return digest.hexdigest()
 
 
 def note_left_out(names: Sequence[str], why: str) -> list[str]:

@@ -10,7 +10,7 @@ import array
 import collections
 import dataclasses
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bridge_data import storage
 from bridge_data.data.index_file import Part, build_segment, is_meta_member, split_name
@@ -35,7 +35,11 @@ MAX_ZERO_BYTES = 1 << 20
 _MAX_FAULTS = 10
 """Shards that a message names."""
 
-LEFT_OUT, SPECIAL, NOT_UTF8, NO_SAMPLES, ZEROS = "left out", "special", "not UTF-8", "no samples", "zeros"
+LEFT_OUT, SPECIAL, NOT_UTF8, NO_SAMPLES, ZEROS = (
+    *("nameless-member", "special-member", "name-not-utf8", "empty-shard", "zero-tail"),
+)
+LINK = "linked-member"
+"""What is odd about a shard, by the codes of `bridge-data check`."""
 
 _NOTES = {
     LEFT_OUT: "left out, as they have no part name (0001.jpg): {count} members, such as {example}",
@@ -44,6 +48,12 @@ _NOTES = {
     NO_SAMPLES: "without samples: {count} shards, such as {example}",
     ZEROS: f"more than {MAX_ZERO_BYTES:,} zeros at the end, as when a copy was cut off: {{count}} shards, such as "
     "{example}",
+}
+
+_REFUSED = {
+    "duplicate-part": ": its parts cannot be told apart. Write the shard again with each name once.",
+    "duplicate-key": ". Write the shard again with different keys.",
+    "scattered-sample": ". Write the shard again, sorted by name (tar --sort=name).",
 }
 
 
@@ -96,90 +106,74 @@ class ShardScan:
     notes: ScanNotes = dataclasses.field(default_factory=ScanNotes)
 
 
-class SampleCollector:
-    """Groups the members of the shard `name`, the path `file`, into samples; `notes` are remarks on them."""
+class TarSamples:
+    """The samples of a shard: their keys, offsets and parts, in order, grouped from its members. `report` is called
+    with what is odd: its code, the cause, key and part; it may raise an error."""
 
-    def __init__(self, file: str, name: str) -> None:
-        self._file, self._shard = file, name
-        self._key: str | None = None
+    def __init__(self, report: Callable[[str, str, str, str], object]) -> None:
+        self._report = report
+        self._first: dict[str, int] = {}
+        """The number of the first sample with a key."""
         self._names: set[str] = set()
-        self.keys: dict[str, int] = {}
+        self.keys: list[str] = []
         self.offsets = array.array("Q")
         self._starts = array.array("I")
         self.parts: list[Part] = []
         self.num_members = 0
-        self.notes = ScanNotes()
-        self._links: list[tuple[str, str, int]] = []
 
     @property
     def part_ends(self) -> "array.array[int]":
         """For each sample, the number of the part after its last."""
         return self._starts[1:] + array.array("I", (len(self.parts),)) if self._starts else self._starts
 
+    def parts_of(self, number: int) -> list[Part]:
+        """The parts of a sample."""
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.parts)
+        return self.parts[self._starts[number] : end]
+
     def extend(self, members: Iterable[Fields]) -> None:
         """Add the next members."""
-        keys, parts = self.keys, self.parts
+        keys, parts, last = self.keys, self.parts, self.keys[-1] if self.keys else None
         for name, offset, content_offset, num_bytes, kind, _ in members:
             self.num_members += 1
             split = split_name(name)
             if split is None or kind != FILE:
                 self._leave_out(name, kind, offset, is_part=split is not None)
                 continue
-            if not name.isascii() and has_surrogates(name):
-                self.notes.add(NOT_UTF8, f"{name!r} at byte {offset} of {self._shard}")
             key, part = split
-            if key != self._key:
-                if key in keys:
-                    raise DatasetError(self._complaint(key, part, keys[key]))
-                self._key, self._names = key, {part}
-                keys[key] = len(keys)
+            if not name.isascii() and has_surrogates(name):
+                self._report(NOT_UTF8, f"{name!r} at byte {offset}", key, "")
+            if key != last:
+                if self._first.setdefault(key, len(keys)) < len(keys):
+                    self._report(*self._repeated(key, part), key, "")
+                last, self._names = key, {part}
+                keys.append(key)
                 self.offsets.append(offset)
                 self._starts.append(len(parts))
             elif part in self._names:
-                raise DatasetError(
-                    f"{self._file}: sample {key!r} has two members {key}.{part}: its parts cannot be told apart. "
-                    "Write the shard again with each name once."
-                )
+                self._report("duplicate-part", f"sample {key!r} has two members {key}.{part}", key, part)
             else:
                 self._names.add(part)
             parts.append((part, content_offset, num_bytes))
 
     def _leave_out(self, name: str, kind: str, offset: int, *, is_part: bool) -> None:
-        """Note a member that is not a part of a sample."""
+        """Report a member that is not a part of a sample."""
         if is_part and kind in LINKS:
-            self._links.append((name, kind, offset))
+            self._report(LINK, f"member {name!r} at byte {offset} is a {kind}", "", "")
         elif is_part and kind != FOLDER:
-            self.notes.add(SPECIAL, f"{name!r}, a {kind}, at byte {offset} of {self._shard}")
+            self._report(SPECIAL, f"{name!r}, a {kind}, at byte {offset}", "", "")
         elif kind == FILE and not is_meta_member(name):
-            self.notes.add(LEFT_OUT, f"{name!r} of {self._shard}")
+            self._report(LEFT_OUT, f"{name!r}", "", "")
 
-    def check_links(self) -> None:
-        """Ensure that no part of a sample is a link.
-
-        Raises:
-            DatasetError: naming the first.
-        """
-        if self._links:
-            name, kind, offset = self._links[0]
-            count = len(self._links)
-            raise DatasetError(
-                f"{self._file}: member {name!r} at byte {offset} is a {kind}"
-                + (f", and so {'is' if count == 2 else 'are'} {count - 1} more" if count > 1 else "")
-                + ": it has no content of its own, so samples would lack parts. Write the shard again with copies of "
-                "the files: tar --dereference --hard-dereference."
-            )
-
-    def _complaint(self, key: str, part: str, number: int) -> str:
-        before = [name for name, _, _ in self.parts[self._starts[number] : self._starts[number + 1]]]
+    def _repeated(self, key: str, part: str) -> tuple[str, str]:
+        """The code and the cause of a key that comes again, with this part."""
+        number = self._first[key]
+        before = [name for name, _, _ in self.parts_of(number)]
         if part in before:
-            return (
-                f"{self._file}: duplicate key {key!r}: sample number {number} has it, and another one later, with part "
-                f"{part!r} again. Write the shard again with different keys."
-            )
-        return (
-            f"{self._file}: the parts of sample {key!r} are not next to each other: {key}.{before[0]} comes first, "
-            f"then other samples, then {key}.{part}. Write the shard again, sorted by name (tar --sort=name)."
-        )
+            again = f"sample number {number} has it, and another one later, with part {part!r} again"
+            return "duplicate-key", f"duplicate key {key!r}: {again}"
+        order = f"{key}.{before[0]} comes first, then other samples, then {key}.{part}"
+        return "scattered-sample", f"the parts of sample {key!r} are not next to each other: {order}"
 
 
 def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
@@ -191,7 +185,17 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
     path = root / name
     file = str(path)
     version = storage.version(path)
-    samples = SampleCollector(file, name)
+    notes, links = ScanNotes(), []
+
+    def report(code: str, cause: str, key: str, part: str) -> None:
+        if code in _REFUSED:
+            raise DatasetError(f"{file}: {cause}{_REFUSED[code]}")
+        if code == LINK:
+            links.append(cause)
+        else:
+            notes.add(code, f"{cause} of {name}")
+
+    samples = TarSamples(report)
     tar = open_tar(file)
     if isinstance(tar, GzipTar):
         tar.index()
@@ -199,23 +203,28 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
     for run in walk_runs(tar, 0, tar.end, file=file):
         samples.extend(run)
         end = run[-1][-1]
-    samples.check_links()
+    if links:
+        more = f", and so {'is' if len(links) == 2 else 'are'} {len(links) - 1} more" if len(links) > 1 else ""
+        raise DatasetError(
+            f"{file}: {links[0]}{more}: it has no content of its own, so samples would lack parts. Write the shard "
+            "again with copies of the files: tar --dereference --hard-dereference."
+        )
     if not samples.keys:
-        unnamed = samples.notes.example(LEFT_OUT)
+        unnamed = notes.example(LEFT_OUT)
         if unnamed is not None:
             raise DatasetError(
                 f"{file}: holds no samples: its files, such as {unnamed}, have no part name (0001.jpg). Write it "
                 "again, remove it, or leave it out with --exclude."
             )
-        samples.notes.add(NO_SAMPLES, f"{name} with {samples.num_members} members")
+        notes.add(NO_SAMPLES, f"{name} with {samples.num_members} members")
     if tar.end - end > MAX_ZERO_BYTES:
-        samples.notes.add(ZEROS, f"{name}, from byte {end} on")
-    check_end_mark(tar, end, file=file, after=f"sample {next(reversed(samples.keys))!r}" if samples.keys else "")
+        notes.add(ZEROS, f"{name}, from byte {end} on")
+    check_end_mark(tar, end, file=file, after=f"sample {samples.keys[-1]!r}" if samples.keys else "")
     if storage.is_remote(path) and storage.version(path) != version:
         raise DatasetError(f"{file}: was replaced while its headers were read. Prepare again when it is complete.")
     samples.offsets.append(end)
     digests = [zlib.crc32(tar.read(offset, size)) for _, offset, size in samples.parts] if digest else None
-    segment = build_segment(list(samples.keys), samples.offsets, samples.part_ends, samples.parts, digests)
+    segment = build_segment(samples.keys, samples.offsets, samples.part_ends, samples.parts, digests)
     return ShardScan(
         name=name,
         num_bytes=version.num_bytes,
@@ -224,7 +233,7 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         head=head_checksum(file, version.num_bytes),
         offsets=samples.offsets,
         tar=tar,
-        notes=samples.notes,
+        notes=notes,
     )
 
 

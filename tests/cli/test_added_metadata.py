@@ -31,6 +31,7 @@ def test_names_are_checked_before_anything_is_written(run: Run, tmp_path: Path) 
         (tmp_path / "a.jsonl", "json.a", (), "--store-columns is for folders of tars"),
     ):
         refused(run("prepare", path, "--store-columns", columns, *flags), told)
+    refused(run("prepare", data, "--media", "jpg", "--split-ratio", "1,0,0", *QUIET), "--media 'jpg': expected")
     assert not (data / ".nv-meta").exists()
     failed = run("prepare", data, "--split-ratio", "1,0,0", "--store-columns", "json.a", *QUIET)
     refused(failed, "json.a: is integer in a.tar/1, but text in a.tar/2")

@@ -22,12 +22,12 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_choice
 from bridge_data.plan.part_names import first_pair
 from bridge_data.plan.source import FieldAccess
-from bridge_data.plugins.convert.media_files import check_part, without_byte_order_mark
+from bridge_data.plugins.convert.column_guess import Definition
+from bridge_data.plugins.convert.media_files import check_part, upright_image, without_byte_order_mark
 from bridge_data.plugins.convert.record_layout import RecordLayout
-from bridge_data.prepare.column_guess import Definition
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.parallel_writing import Made, in_tasks, write_made
-from bridge_data.prepare.part_encoding import EncodedSample, encode_sample, upright_image
+from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.record_source import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ItemSet, MadeOf, ShardWriter

@@ -27,13 +27,14 @@ from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command, counted
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.declared import Clause, given_clauses
+from bridge_data.plugins.convert.column_guess import Definition, RecordColumn, guess_definition, no_answer
 from bridge_data.plugins.convert.conversion import REPORT, ConvertConfig
 from bridge_data.plugins.convert.conversion import convert as convert_records
 from bridge_data.plugins.convert.media_files import MediaRoot, clips_are_checked
 from bridge_data.plugins.convert.record_layout import RecordLayout, find_columns, why_crude
 from bridge_data.plugins.convert.source_kinds import FORMAT_NAMES, open_source
-from bridge_data.prepare.column_guess import Definition, RecordColumn, guess_definition, no_answer
-from bridge_data.prepare.record_source import RecordSource, SourceConfig, take_records
+from bridge_data.plugins.convert.taken_records import take_records
+from bridge_data.prepare.record_source import RecordSource, SourceConfig
 from bridge_data.storage import Location
 
 _MAX_SHOWN_COLUMNS = 40

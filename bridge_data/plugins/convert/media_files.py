@@ -20,11 +20,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
+
 from bridge_data.data.plain_data import parse_json
+from bridge_data.decode.image import frame_numbers, orientation_of
+from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_kinds import IMAGE_ENDINGS, ending_of, kind_of_name
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.media import extract
+from bridge_data.prepare.part_encoding import JPEG_QUALITY
 
 _TEXTS = ("txt", "text", "transcript")
 
@@ -149,3 +153,41 @@ def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str |
     except (BridgeDataError, ValueError, OSError) as error:
         return f"part {name!r}: {error}"
     return None
+
+
+def upright_image(name: str, data: bytes) -> bytes:
+    """The content of a part that is an image, encoded anew if its EXIF orientation says that it must be turned. TIFF
+    stays as it is: readers turn it.
+
+    Raises:
+        SampleError: if it cannot be decoded, or has several frames.
+    """
+    if kind_of_name(f"x.{name}") != "image":
+        return data
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if orientation_of(image) == 1:
+                return data
+            if image.format != "MPO" and len(frame_numbers(image)) > 1:
+                raise ValueError("it has several frames, which are not turned")
+            return _turned_image(image, data)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise SampleError(f"part {name!r}: cannot be turned as its EXIF orientation says: {error}") from error
+
+
+def _turned_image(image: ImageFile.ImageFile, data: bytes) -> bytes:
+    kind, options = image.format or "", {"quality": JPEG_QUALITY}
+    if kind in ("JPEG", "MPO"):
+        sampling: int = JpegImagePlugin.get_sampling(image)
+        kind, options["subsampling"] = "JPEG", max(sampling, 0)
+    elif kind == "WEBP":
+        options["lossless"] = b"VP8L" in data[:_WEBP_HEADER]
+    turned = ImageOps.exif_transpose(image)
+    kept = {name: turned.info[name] for name in ("icc_profile", "exif", "dpi") if turned.info.get(name)}
+    stream = io.BytesIO()
+    turned.save(stream, kind, **options, **kept)
+    return stream.getvalue()
+
+
+_WEBP_HEADER = 1 << 16
+"""Bytes in which a profile and the name of the first chunk of pixels are."""

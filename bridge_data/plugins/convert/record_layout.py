@@ -26,9 +26,7 @@ from bridge_data.decode.named_media import (
     visuals_at,
 )
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.plugins.convert.media_files import MediaRoot
-from bridge_data.plugins.convert.sample_files import UsualParts
-from bridge_data.prepare.column_guess import (
+from bridge_data.plugins.convert.column_guess import (
     TURNS,
     RecordColumn,
     columns_of_parts,
@@ -36,6 +34,8 @@ from bridge_data.prepare.column_guess import (
     kind_of_value,
     kind_of_values,
 )
+from bridge_data.plugins.convert.media_files import MediaRoot
+from bridge_data.plugins.convert.sample_files import UsualParts
 from bridge_data.prepare.record_source import BrokenRecord, RecordSource, SourceRecord
 
 NUM_FIRST = 100

@@ -11,8 +11,10 @@ import pytest
 
 from bridge_data.check.lint import LintConfig, lint
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
+from bridge_data.plugins.media.media import prepare_media
+from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.plugins.ray.ray_tasks import RayTasks
-from bridge_data.prepare import MediaRule, prepare_media, write
+from bridge_data.prepare import write
 from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share

@@ -14,7 +14,8 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plugins.joins.joined_reader import Join
-from bridge_data.prepare import MediaRule, prepare_media
+from bridge_data.plugins.media.media import prepare_media
+from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore, open_aux, open_primary
 from tests.data.tars import prepare_by_ratio, write_tar

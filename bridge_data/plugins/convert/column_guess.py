@@ -226,6 +226,17 @@ def guess_definition(
     )
 
 
+def guess_of_samples(samples: Sequence[Mapping[str, bytes]]) -> tuple[str, dict[str, str]]:
+    """(class, field map) that probably fit samples with these parts, of which only `json` need have content: a class
+    only if its fields are clear, else that of crude samples."""
+    records = [SourceRecord(number, "", parts) for number, parts in enumerate(samples)]
+    try:
+        found = guess_definition(columns_of_parts(records))
+    except ConfigError:
+        return CRUDE, {}
+    return found.sample_type or CRUDE, found.field_map
+
+
 def _spelled(sample_type: str) -> str:
     return CRUDE if sample_type.lower() == "crude" else sample_type
 

@@ -15,32 +15,26 @@ import functools
 import io
 import itertools
 import os
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
-
-from PIL import Image, UnidentifiedImageError
 
 from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
-from bridge_data.decode.av import AVDecoder
-from bridge_data.decode.image import Orientation, orientation_of, turned_size
-from bridge_data.decode.media_kinds import MediaKind
-from bridge_data.decode.media_metadata import ImageMetadata, MediaMetadata
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
+from bridge_data.decode.image import Orientation
+from bridge_data.decode.media_headers import extract
+from bridge_data.decode.media_metadata import MediaMetadata
+from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plugins.media.media_rule import MediaRule
+from bridge_data.plugins.media.media_table import MediaTable, writing_media
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
-from bridge_data.prepare.media_rule import MediaRule
-from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
+from bridge_data.prepare.sqlite_index import SeenFile
 
 HEAD_BYTES = 512
 """Bytes at the start of a file by which its kind is recognised."""
-
-_KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
 
 FILES_AT_ONCE = 256
 """Files of a plain folder per task."""
@@ -50,38 +44,6 @@ READ_BYTES = 1 << 16
 
 MAX_EXAMPLES = 10
 """Maximum messages kept on unreadable files."""
-
-
-def extract(kind: MediaKind, file: BinaryIO, name: str, orientation: Orientation = "ignore") -> MediaMetadata:
-    """The metadata of `file`; `name` is for messages. `orientation` says of what the size of an image is.
-
-    Raises:
-        SampleError: if it cannot be read as `kind`.
-        ConfigError: if PyAV is needed and not installed.
-    """
-    try:
-        return _image(file, orientation) if kind == "image" else _clip(file)
-    except (ConfigError, MemoryError):
-        raise
-    except UnidentifiedImageError:  # its text is the address of the file in memory
-        raise SampleError(f"{name}: not a readable image: {'unknown format' if file.seek(0, 2) else 'empty'}") from None
-    except (BridgeDataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise SampleError(f"{name}: not a readable {'image' if kind == 'image' else 'clip'}: {error}") from error
-
-
-def _image(file: BinaryIO, orientation: Orientation) -> ImageMetadata:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with contextlib.closing(Image.open(file)) as image:
-            if image.format in _KNOWN_WHEN_LOADED:
-                image.load()
-            size = image.height, image.width
-            height, width = turned_size(size, orientation_of(image)) if orientation == "apply" else size
-            return ImageMetadata(width=width, height=height, format=image.format or "UNKNOWN", mode=image.mode)
-
-
-def _clip(file: BinaryIO) -> MediaMetadata:
-    return AVDecoder(file).get_metadata(get_audio_num_samples=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +127,15 @@ def prepare_media(
             if not done.num_seen and not done.num_unchanged:
                 raise _no_media(root, rule)
     return done
+
+
+def media_metadata(text: str, orientation: Orientation) -> Callable[..., MediaPreparation]:
+    """What stores the metadata of the media that `text` names (see `MediaRule.parse`), as `prepare_media` does.
+
+    Raises:
+        ConfigError: if it names none.
+    """
+    return functools.partial(prepare_media, rule=MediaRule.parse(text, orientation))
 
 
 def _tasks(table: MediaTable, files: Iterable[SeenFile], size: int) -> Iterator[tuple[SeenFile, ...]]:

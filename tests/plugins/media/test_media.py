@@ -10,10 +10,11 @@ import pytest
 from PIL import Image
 
 from bridge_data.decode.image import encoded_size
+from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_metadata import ImageMetadata, MediaIndex
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.prepare import MediaRule, prepare_media
-from bridge_data.prepare.media import extract
+from bridge_data.plugins.media.media import prepare_media
+from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, refresh_index
 from tests.data.tars import prepare_by_ratio, write_tar
