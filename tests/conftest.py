@@ -30,6 +30,9 @@ if hypothesis.settings().derandomize and hasattr(providers, "_get_local_constant
     # Nor do examples have constants out of our modules, as far as these happen to be imported when a test begins.
     providers._get_local_constants = lambda: providers._local_constants
 
+# One thread of torch: tests run on all cores, and threads that wait for each other on a busy one take most of its time.
+torch.set_num_threads(1)
+
 # pytest would tell the name of each test in the environment; but loaders share a server only if it is the same.
 runner._update_current_test_var = lambda item, when: None
 

@@ -134,12 +134,12 @@ def answered(question: Callable[[], T]) -> T:
 def test_from_a_state_on_no_epoch_before_it_is_computed(monkeypatch):
     counts = UNEQUAL[:100]
     run = run_over({"web": counts}, (1.0,))
-    step = 19 * sum(counts) // 256
+    step = 5 * sum(counts) // 256
     known = RunOrder(run.dataset, states=[state_after(run, step * 64 // 128)])
     expected = run.at(step + 9).samples
     computed = set()
     permutation = Row.permutation
     monkeypatch.setattr(Row, "permutation", lambda row, shuffle: computed.add(shuffle) or permutation(row, shuffle))
     assert known.at(step + 9).samples == expected
-    assert computed <= {18, 19}
+    assert computed <= {4, 5}
     assert expected[7] in known.when(source="web/train", index=expected[7].index, steps=range(step, step + 20))
