@@ -2,11 +2,13 @@
 
 import ast
 import collections
+import functools
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
@@ -65,17 +67,50 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
+class Contents(NamedTuple):
+    """What this looks for in a module."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    """At its top or anywhere else in it."""
+    run_imports: list[ast.Import | ast.ImportFrom]
+    """Those without what type checkers alone read."""
+    classes: list[str]
+    of_recipes: list[str]
+    """The strings that begin as the names of their modules do."""
+
+
+@functools.cache
+def contents_of(path: Path) -> Contents:
+    found = Contents([], [], [], [])
+    left: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), True)]
+    while left:
+        node, is_run = left.pop()
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                found.imports.append(node)
+                if is_run:
+                    found.run_imports.append(node)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=others):
+                left += ((one, False) for one in body)
+                left += ((one, is_run) for one in others)
+            case _:
+                if isinstance(node, ast.ClassDef):
+                    found.classes.append(node.name)
+                elif isinstance(node, ast.Constant) and str(node.value).startswith("recipes."):
+                    found.of_recipes.append(str(node.value))
+                left += ((one, is_run) for one in ast.iter_child_nodes(node))
+    return found
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything that a module imports, at its top or anywhere else in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in contents_of(path).imports:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             module = node.module or ""
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "bridge_data" else [module]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
         else:
-            continue
+            names = [alias.name for alias in node.names]
         yield from ((node.lineno, name) for name in names)
 
 
@@ -94,21 +129,17 @@ def test_imports_lead_back_only() -> None:
 
 def test_nothing_asks_for_the_recipes_by_name_either() -> None:
     """They are not in a wheel."""
-    texts = ((path, node) for path in MODULES for node in ast.walk(ast.parse(path.read_text())))
-    named = [
-        (path.name, one.value) for path, one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)
-    ]
-    assert [(name, text) for name, text in named if text.startswith("recipes.")] == []
+    assert {path.name: texts for path in MODULES if (texts := contents_of(path).of_recipes)} == {}
 
 
 def targets(path: Path, modules: Collection[str]) -> Iterator[str]:
     """The modules of ours that a module names in an import, anywhere in it, also for type checkers alone."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in contents_of(path).imports:
         if isinstance(node, ast.ImportFrom):
             start = (node.module or "").removeprefix("bridge_data").removeprefix(".")
             names = (f"{start}.{alias.name}".removeprefix(".") for alias in node.names)
             yield from (name if name in modules else start for name in names)
-        elif isinstance(node, ast.Import):
+        else:
             yield from (alias.name.removeprefix("bridge_data.") for alias in node.names)
 
 
@@ -131,17 +162,10 @@ CIRCLES_TO_CUT: set[str] = set()
 
 def run_imports(path: Path) -> Iterator[str]:
     """What a module imports when it runs, at its top or anywhere else in it: not what type checkers alone read."""
-    left: list[ast.AST] = [ast.parse(path.read_text())]
-    while left:
-        match left.pop():
-            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=others):
-                left += others
-            case ast.ImportFrom(module=module, names=names):
-                yield from (f"{module}.{alias.name}" for alias in names)
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case node:
-                left += ast.iter_child_nodes(node)
+    for node in contents_of(path).run_imports:
+        yield from (
+            f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name for alias in node.names
+        )
 
 
 def shown_names(path: Path) -> dict[str, str]:
@@ -257,7 +281,7 @@ def test_a_public_class_name_is_one_thing() -> None:
     """No two public classes of the package have the same name."""
     classes: dict[str, list[str]] = collections.defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].append(str(path.relative_to(PACKAGE)))
+        for name in contents_of(path).classes:
+            if not name.startswith("_"):
+                classes[name].append(str(path.relative_to(PACKAGE)))
     assert {name: where for name, where in classes.items() if len(where) > 1} == {}

@@ -15,7 +15,7 @@ from bridge_data import (
     SkipSample,
     get_loader,
 )
-from bridge_data.lanes.survival import FEWEST_SKIPS, Survival, skips_of_empty
+from bridge_data.lanes.survival import Survival, skips_of_empty
 from bridge_data.order import Cursor, Geometry, Row
 from tests.prepared import encoder_with, train_dataset, write_blend, write_texts
 
@@ -152,10 +152,10 @@ def leave_out(survival: Survival, count: int) -> None:
     [
         # what the rate rules out is no error before every sample has come many times
         (skips_of_empty(1_000, 8), [(0, 5_000)], 49_999, 1),
-        # a random filter, which keeps one in 10,000, is judged by its rate and not by the size of the source
-        (skips_of_empty(5, 1), [(9_999, 1)] * 30, 1_200_000, 100_000),
+        # a random filter, which keeps one in 1,000, is judged by its rate and not by the size of the source
+        ((1_000, 1_000), [(999, 1)] * 30, 120_000, 10_000),
         # a survivor ends a streak, and few survivors do not put off the error for ever
-        ((FEWEST_SKIPS, FEWEST_SKIPS), [(9_999, 1)], 1_999_000, 2_000),
+        ((1_000, 1_000), [(999, 1)], 199_900, 200),
     ],
 )
 def test_a_streak_is_an_error_where_neither_rate_nor_size_explain_it(

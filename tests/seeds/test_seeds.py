@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from tests.decode.av import media
 from tests.docs.pages import read_blocks
 from tests.seeds import world
 from tests.seeds.world import Snippet, Training, run_python, take
+from tests.worker_server import WorkerServer
 
 GET_LOADER = "from megatron.energon import get_train_dataset, get_loader, WorkerConfig"
 GET_SAVABLE = "from megatron.energon import get_train_dataset, get_savable_loader, WorkerConfig"
@@ -87,15 +89,39 @@ def aside() -> Iterator[concurrent.futures.Executor]:
         yield executor
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests run, one after the other: loaders share what starts their workers in one folder alone."""
+    return tmp_path_factory.mktemp("world")
+
+
+@pytest.fixture(scope="module")
+def server_there() -> Iterator[WorkerServer]:
+    """What starts the workers of loaders in that folder."""
+    server = WorkerServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def place(
-    datasets: Path, aside: concurrent.futures.Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    datasets: Path,
+    aside: concurrent.futures.Executor,
+    folder: Path,
+    server_there: WorkerServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
-    monkeypatch.chdir(tmp_path)
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+    monkeypatch.chdir(folder)
+    server_there.be_there()
     for name in ("coco", "coyo"):
         Path(name).symlink_to(datasets / name)
     Path("coyo-coco-dataset.yaml").write_text(snippet("003", "__module__: megatron.energon").text)
-    made = World(tmp_path)
+    made = World(folder)
     yield made
     aside.submit(world.close_loaders, made.scope)
 
