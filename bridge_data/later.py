@@ -1,4 +1,4 @@
-"""Lazy imports: torch, NumPy, Pillow and nanoarrow, and the public names of our packages, are imported on first use.
+"""Lazy imports: torch, NumPy, Pillow, nanoarrow, PyYAML and the public names of our packages are imported on first use.
 
 Most commands that prepare data need none of them, and importing torch takes longer than most commands run. Annotations
 such as `torch.Tensor` still resolve to the real classes, also in `typing.get_type_hints`. Classes, submodules and
@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     import nanoarrow
     import numpy
     import torch
+    import yaml
     from PIL import Image
 else:
     nanoarrow = LaterModule("nanoarrow")
     numpy = LaterModule("numpy")
     torch = LaterModule("torch")
+    yaml = LaterModule("yaml")
     Image = LaterModule("PIL.Image")
 
 
@@ -121,4 +123,5 @@ __all__ = [
     "profiler",
     "torch",
     "torch_itself",
+    "yaml",
 ]

@@ -253,9 +253,8 @@ PREPARING += (
             "av click lightning megatron PIL.Image transformers webdataset",
         ),
         (
-            "import bridge_data.loader.workers.server, bridge_data.loader.workers.worker\n"
-            "import bridge_data.lanes.datasets, bridge_data.task",
-            "torch PIL.Image av transformers numpy.random",
+            "import bridge_data.loader.workers.server, bridge_data.plugins.helping.helping, bridge_data.plan.source",
+            "torch PIL.Image av transformers numpy.random yaml bridge_data.run_options",
         ),
     ],
     ids=["the package", "plans and indexes", "preparing tars", "a training script", "workers"],

@@ -10,8 +10,11 @@ unquoted `true`, `yes`, `false`, `no`, `null`, `~`, integers and floats (`1e-3` 
 string, dates too.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -20,9 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import yaml
-
 from bridge_data.errors import ConfigError, did_you_mean
+from bridge_data.later import yaml
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("bridge_data")
@@ -170,25 +172,27 @@ def _too_many(what: str, name: str, limits: Limits, where: str) -> ConfigError:
     return ConfigError(f"{where}: {what} than the {getattr(limits, name)} allowed (Limits({name}))")
 
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def _loader(data: str | bytes, file: str, limits: Limits) -> Any:
     """What composes the nodes of a document: it counts them, unless its length and its punctuation say that it is
     within the limits."""
     if 3 * len(data) < limits.max_yaml_nodes:  # the text `?` is a mapping, with an empty key and an empty value
         text = data.decode("latin-1") if isinstance(data, bytes) else data
         if sum(map(text.count, "[{-:?")) < limits.max_yaml_depth:  # one of them opens each level
-            return _Loader(data)
-    return _BoundedLoader(data, file, limits)
+            return _plain_loader()(data)
+    return _bounded_loader()(data, file, limits)
 
 
-class _BoundedLoader(_Loader):  # type: ignore[misc]
-    """Counts nodes and levels while it composes them: PyYAML calls `descend_resolver` before each node, and
+def _plain_loader() -> Any:
+    """The class of PyYAML's loaders, in C if it has them."""
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Bounds:
+    """Counts nodes and levels while a loader composes them: PyYAML calls `descend_resolver` before each node, and
     `ascend_resolver` after it. Its own recursion has no bound: a hundred thousand levels crash the process."""
 
     def __init__(self, data: str | bytes, file: str, limits: Limits) -> None:
-        super().__init__(data)
+        super().__init__(data)  # type: ignore[call-arg]  # of the loader
         self._file, self._limits = file, limits
         self._depth = self._num_nodes = 0
 
@@ -202,6 +206,12 @@ class _BoundedLoader(_Loader):  # type: ignore[misc]
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
+
+
+@functools.cache
+def _bounded_loader() -> Any:
+    """The class of loaders with `_Bounds`."""
+    return type("_BoundedLoader", (_Bounds, _plain_loader()), {})
 
 
 def _join_lists(root: yaml.Node, file: str, repeatable: Collection[str]) -> None:
@@ -314,7 +324,7 @@ class Node:
                 raise
             raise self.error(str(error)) from error.__cause__
 
-    def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
+    def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, Node]:
         """The entries of this mapping, which messages call `what`; a key that is not in `allowed` is an error."""
         if not isinstance(self.value, dict):
             raise self.error(f"{what}: expected a mapping, got {self.shown()}")
@@ -323,7 +333,7 @@ class Node:
                 raise entry.error(f"{what}: unknown key {key!r}{nearest(key, allowed)}")
         return self.value
 
-    def sequence(self, what: str) -> list["Node"]:
+    def sequence(self, what: str) -> list[Node]:
         """The items of this list."""
         if not isinstance(self.value, list):
             raise self.error(f"{what}: expected a list, got {self.shown()}")

@@ -15,10 +15,20 @@ Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, chec
 
 A batch goes from a `Lane` through `LanePool.take` to `SavableDataLoader._fetch`, and to the trainer by `_hand_out`,
 which moves the position; `Iteration` is one pass.
+
+Names are imported on first use: workers need neither the options of a run nor what hands out batches.
 """
 
-from bridge_data.loader.factory import get_loader, get_savable_loader
-from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.run_options import LoaderConfig
+from typing import TYPE_CHECKING
 
-__all__ = ["LoaderConfig", "SavableDataLoader", "get_loader", "get_savable_loader"]
+from bridge_data.later import names_of
+
+if TYPE_CHECKING:
+    from bridge_data.loader.factory import get_loader as get_loader
+    from bridge_data.loader.factory import get_savable_loader as get_savable_loader
+    from bridge_data.loader.loader import SavableDataLoader as SavableDataLoader
+    from bridge_data.run_options import LoaderConfig as LoaderConfig
+
+_find, __all__ = names_of(__name__)
+if not TYPE_CHECKING:
+    __getattr__ = _find

@@ -8,7 +8,7 @@ who makes samples, and when; never which ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane import Produced
@@ -18,7 +18,9 @@ from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.watch_page import WatchPage
-from bridge_data.run_options import LoaderConfig
+
+if TYPE_CHECKING:
+    from bridge_data.run_options import LoaderConfig
 
 
 class ServedWorker(Protocol):
@@ -85,7 +87,7 @@ class WorkerServices(Protocol):
         """Close what the workers share."""
 
 
-_WORKERS_HELP = Feature[Callable[[LoaderConfig, int], WorkerServices | None]]("workers_help")
+_WORKERS_HELP = Feature["Callable[[LoaderConfig, int], WorkerServices | None]"]("workers_help")
 """The services of so many workers; None if they need none."""
 
 

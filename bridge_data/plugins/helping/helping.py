@@ -20,7 +20,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.lane import Produced
@@ -33,8 +33,10 @@ from bridge_data.loader.workers.services import ServedWorker
 from bridge_data.loader.workers.shared_buffers import MAX_HELD_BUFFERS, MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.plugins.helping.job_table import NUM_JOBS, Job, JobTable
-from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode, writable_content
+
+if TYPE_CHECKING:
+    from bridge_data.run_options import LoaderConfig
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
