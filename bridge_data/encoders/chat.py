@@ -15,6 +15,7 @@ import functools
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -354,11 +355,12 @@ def tokenize_spans(
 def touching(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
     """Which tokens, by their characters, touch one of `spans`; both in order."""
     marks = []
-    number = 0
+    rest = itertools.chain(spans, itertools.repeat((sys.maxsize, sys.maxsize)))
+    first, last = next(rest)
     for start, end in offsets:
-        while number < len(spans) and spans[number][1] <= start:
-            number += 1
-        marks.append(number < len(spans) and start < end and end > spans[number][0])
+        while last <= start:
+            first, last = next(rest)
+        marks.append(start < end > first)
     return marks
 
 

@@ -247,6 +247,8 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)
+        if isinstance(said, str) and len(turn) == 2:  # as most turns are
+            return {"role": name, "content": said}
         if said is None and turn.get("tool_calls"):
             said = ""
         if isinstance(said, list):
@@ -425,6 +427,8 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
 
 def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:
     """A turn that any cooker made, with what `cook_conversation` makes of its fields; others are for the template."""
+    if turn.keys() == {"role", "content"}:  # as most turns have
+        return dict(turn)
     key, said = sample.__key__, [turn["content"], turn["role"]]
     check_fields(TURN, turn, key, used=("role", "content"), said=said)
     others = {name: value for name, value in turn.items() if name not in TURN.used}

@@ -689,7 +689,10 @@ class Qwen2VL(ProcessedFamily):
         if self._table is not None and self._resizes and all(image.mode == "RGB" for image in images):
             check_settings(self.image_processor, self._table)
             sizes = [(columns * self.factor, rows * self.factor) for _, rows, columns in grids]
-            resized = [image.resize(size, self._resample) for image, size in zip(images, sizes, strict=True)]
+            resized = [
+                image if image.size == size else image.resize(size, self._resample)
+                for image, size in zip(images, sizes, strict=True)
+            ]
             patches = torch.cat([self._patches([image], 1) for image in resized])
             return {"pixel_values": patches, "image_grid_thw": torch.tensor(expected)}
         size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
@@ -708,7 +711,8 @@ class Qwen2VL(ProcessedFamily):
         """The patches of frames of one size, each `step` of which are a time step: uint8 (patches, channels, step ·
         patch size²), those of a token one after the other."""
         patch, merge = int(self.image_processor.patch_size), int(self.image_processor.merge_size)
-        pixels = np.stack([np.asarray(frame) for frame in frames])
+        arrays = [np.asarray(frame) for frame in frames]
+        pixels = np.stack(arrays) if len(arrays) > 1 else arrays[0][None]
         _, height, width, channels = pixels.shape
         high, wide = height // self.factor, width // self.factor
         parts = pixels.reshape(-1, step, high, merge, patch, wide, merge, patch, channels)

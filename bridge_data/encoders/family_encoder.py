@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -176,7 +177,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise SkipSample(f"no label is left within seq_length={self.seq_length}")
         filled = self._layout.filled
         return {
-            "tokens": filled(torch.tensor(ids), self._layout.pad_id),
+            "tokens": filled(torch.from_numpy(np.array(ids, np.int64)), self._layout.pad_id),
             "labels": filled(labels, self.config.ignore_place_holder),
             "loss_mask": filled(loss_mask, 0),
         }

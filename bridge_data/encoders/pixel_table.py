@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bridge_data.errors import FatalSampleError
+from bridge_data.samples.collation import uninitialized
 
 LEVELS = 256
 """Values of uint8."""
 
-_AT_ONCE = 1 << 12
+_AT_ONCE = 1 << 15
 """Values that are looked up at a time, to stay in a cache of the CPU."""
 
 
@@ -44,23 +45,30 @@ class PixelTable:
         self.values, self.settings = values, settings
 
     def look_up(self, pixels: Tensor, copies: int) -> Tensor:
-        """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...)."""
+        """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...). They are in the
+        arena in which the batch is built, if there is one, whose memory is used again."""
         items = pixels.flatten(2).numpy()
-        whole = torch.empty(*pixels.shape[:2], copies, *pixels.shape[2:], dtype=torch.float32, device="cpu")
+        whole = uninitialized((*pixels.shape[:2], copies, *pixels.shape[2:]), torch.float32)
         target = whole.flatten(3).numpy()
-        step = max(1, _AT_ONCE // items.shape[2])
+        step = max(1, _AT_ONCE // max(1, items.shape[2]))
+        part, found = np.empty((step, items.shape[2]), np.uint8), np.empty((step, items.shape[2]), np.float32)
         for first in range(0, len(items), step):
-            part = slice(first, first + step)
+            last = min(first + step, len(items))
             for channel in range(len(self.values)):
-                found = self._looked_up(channel, np.ascontiguousarray(items[part, channel]))
-                target[part, channel] = found[:, None]
+                some, values = part[: last - first], found[: last - first]
+                some[:] = items[first:last, channel]
+                self._look_up(channel, some, values)
+                for copy in range(copies):
+                    target[first:last, channel, copy] = values
         return whole
 
-    def _looked_up(self, channel: int, items: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The values of a channel, two at a time where their number is even."""
+    def _look_up(self, channel: int, items: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+        """Write the values of a channel, two at a time where their number is even. No index is out of range, and numpy
+        needs a buffer more in any other mode."""
         if items.shape[1] % 2:
-            return np.take(self.values[channel], items)
-        return np.take(self._pairs[channel], items.view(np.uint16)).view(np.float32)
+            np.take(self.values[channel], items, out=out, mode="clip")
+        else:
+            np.take(self._pairs[channel], items.view(np.uint16), out=out.view(np.complex64), mode="clip")
 
     @functools.cached_property
     def _pairs(self) -> list[NDArray[np.complex64]]:

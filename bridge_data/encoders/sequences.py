@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -214,9 +215,9 @@ def check_multiple(length: int | None, multiple: int, what: str) -> None:
 
 def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
     """Labels and loss mask of a decoder: each position learns the token after it."""
-    following = zip(marked.ids[1:], marked.has_loss[1:], strict=True)
-    labels = torch.tensor([token if has_loss else ignored for token, has_loss in following] + [ignored])
-    return labels, (labels != ignored).to(torch.float32)
+    labels = np.full(max(1, len(marked.ids)), ignored)
+    np.copyto(labels[:-1], marked.ids[1:], where=np.array(marked.has_loss[1:], bool))
+    return torch.from_numpy(labels), torch.from_numpy((labels != ignored).astype(np.float32))
 
 
 def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:

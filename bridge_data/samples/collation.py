@@ -40,6 +40,13 @@ def _allocated(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
     return arena.allocate(shape, like.dtype)
 
 
+def uninitialized(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor to be filled, in the current arena if it can be: for hooks that make a large tensor of a batch."""
+    arena = current_arena()
+    allocated = None if arena is None else arena.allocate(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu") if allocated is None else allocated
+
+
 def _to_fill(like: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, bool]:
     """A tensor of `shape`, otherwise like another one, to be filled; and whether it is zeroed already."""
     allocated = _allocated(like, shape)
