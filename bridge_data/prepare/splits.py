@@ -9,7 +9,7 @@ Source: the split rules of Megatron-Energon, with equal results.
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from bridge_data.data.metadata import expand_braces
@@ -66,15 +66,17 @@ def split_by_shares(
         import random  # imported here: slow (hashlib), and few splits need it
 
         random.Random(shuffle_seed).shuffle(ordered)
-    ends = [int(len(ordered) * share / total) for share in itertools.accumulate(share for _, share in shares)]
-    bounds = itertools.pairwise([0, *ends])
-    return {part: ordered[start:end] for (part, _), (start, end) in zip(shares, bounds, strict=True)}
+    bounds = zip(shares, _bounds([share / total for _, share in shares], len(ordered)), strict=True)
+    return {part: ordered[start:end] for (part, _), (start, end) in bounds}
 
 
 def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:
     """(first, one after the last) of `count` items in train, val and test; a boundary is rounded down."""
-    ends = [int(count * sum(ratio[: number + 1])) for number in range(len(ratio))]
-    return dict(zip(RATIO_PARTS, itertools.pairwise([0, *ends]), strict=True))
+    return dict(zip(RATIO_PARTS, _bounds(ratio, count), strict=True))
+
+
+def _bounds(ratio: Sequence[Fraction], count: int) -> Iterator[tuple[int, int]]:
+    return itertools.pairwise([0, *(int(count * share) for share in itertools.accumulate(ratio))])
 
 
 def parse_pattern(text: str) -> tuple[str, str]:
