@@ -7,7 +7,8 @@ families, whose batches equal those of transformers' processors.
     chat_fields     what the fields of chats mean: used, harmless, or refused by name
     sample_media    images and videos of a crude sample: its parts, or files that it names
     visual_settings what a sample says of one image or video: pixels, frames, times
-    families        what each family makes of an image or a video: sizes, tiles, tokens
+    families        what each family makes of an image: sizes, tiles, tokens
+    qwen_families   the same of Qwen-VL, with videos
     pixel_table     pixel values from bytes, in one pass, on any device
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.families import InternVL as InternVL
     from bridge_data.encoders.families import Llava as Llava
     from bridge_data.encoders.families import LlavaNext as LlavaNext
-    from bridge_data.encoders.families import Qwen2_5VL as Qwen2_5VL
-    from bridge_data.encoders.families import Qwen2VL as Qwen2VL
-    from bridge_data.encoders.families import Qwen3VL as Qwen3VL
     from bridge_data.encoders.families import VisionFamily as VisionFamily
     from bridge_data.encoders.family_encoder import ConversationTaskEncoder as ConversationTaskEncoder
     from bridge_data.encoders.family_encoder import FamilyTaskEncoder as FamilyTaskEncoder
@@ -48,6 +46,9 @@ if TYPE_CHECKING:
     from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder as MultiModalTaskEncoder
     from bridge_data.encoders.qwen_encoder import QwenVLBatch as QwenVLBatch
     from bridge_data.encoders.qwen_encoder import QwenVLTaskEncoder as QwenVLTaskEncoder
+    from bridge_data.encoders.qwen_families import Qwen2_5VL as Qwen2_5VL
+    from bridge_data.encoders.qwen_families import Qwen2VL as Qwen2VL
+    from bridge_data.encoders.qwen_families import Qwen3VL as Qwen3VL
     from bridge_data.encoders.sequences import FamilyBatch as FamilyBatch
     from bridge_data.encoders.sequences import FamilySample as FamilySample
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch

@@ -27,8 +27,9 @@ from bridge_data.encoders.conversations import (
     with_placeholders,
 )
 from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfig, refuse
-from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
+from bridge_data.encoders.families import Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
+from bridge_data.encoders.qwen_families import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
 from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures

@@ -14,8 +14,8 @@ import transformers
 from packaging.version import Version
 
 from bridge_data.encoders import ConversationSample, SamplePolicies
-from bridge_data.encoders.families import QWEN2_VL_TEMPLATE
 from bridge_data.encoders.qwen_encoder import IMAGE, mrope_positions
+from bridge_data.encoders.qwen_families import QWEN2_VL_TEMPLATE
 from bridge_data.errors import SkipSample
 from tests.bridge.batch_parts import (
     MODELS,
