@@ -132,3 +132,26 @@ _SUMS = [field.metadata.get("sum", sum) for field in dataclasses.fields(BatchCou
 def summed(several: Iterable[CountValues]) -> CountValues:
     """The sums of one or more, with the slowest sample of all."""
     return tuple(add(column) for add, column in zip(_SUMS, zip(*several, strict=True), strict=True))
+
+
+def tokens_of(batch: Any) -> tuple[int, int]:
+    """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
+
+    Padding is known by `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them there is none.
+    """
+    is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
+    tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)
+    if tokens is None:
+        tokens = batch.get("input_ids") if is_dict else getattr(batch, "input_ids", None)
+    if tokens is None or not hasattr(tokens, "numel") or not (slots := tokens.numel()):
+        return 0, 0
+    for name in ("cu_seqlens", "cu_seqlens_q"):
+        if hasattr(bounds := _field(batch, name), "numel"):
+            return int(bounds[..., -1].sum()), slots
+    mask = _field(batch, "attention_mask")
+    return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def _field(batch: Any, name: str) -> Any:
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)

@@ -244,8 +244,9 @@ class TarShard:
         self._path, self.content, self._segment = path, content, segment
         self._compares, self._verifies = compares, verifies
         self._sample = segment.sample
-        self._last = len(segment) - 1
-        self.held_bytes = TABLE_BYTES + len(segment) // 16
+        num_samples = len(segment)
+        self._last = num_samples - 1
+        self.held_bytes = TABLE_BYTES + num_samples // 16
         """About how much memory it takes."""
 
     def is_intact(self, tar: TarBytes) -> bool:
@@ -338,10 +339,11 @@ class TarShard:
 
     def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         end = start + len(data)
-        columns = self._segment.columns(positions[0], positions[-1])
+        names = self._segment.names
+        columns = self._segment.columns(positions[0], positions[-1]) if len(names) == 1 else None
         if columns is not None and len(columns[0]) == len(positions):
             keys, offsets, sizes = columns
-            (name,) = self._segment.names
+            (name,) = names
             is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
             if is_inside and (wanted is None or name in wanted):
                 ranges = zip(offsets, sizes, strict=True)
@@ -470,8 +472,9 @@ class ShardReader(RecordReader):
         return None if segment is None else segment.names
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        shard, first = self.shards.locate(block[0])
-        _, last = self.shards.locate(block[-1])
+        shards = self.shards
+        shard, first = shards.locate(block[0])
+        last = shards.locate(block[-1])[1] if shards.excluded_positions else first + len(block) - 1
 
         def read(table: ShardTable) -> Block | None:
             start, num_bytes = table.block_range(first, last, parts)
@@ -479,9 +482,9 @@ class ShardReader(RecordReader):
                 return None
             positions: Sequence[int] = range(first, last + 1)
             if len(positions) > len(block):  # some are excluded
-                positions = [self.shards.locate(index)[1] for index in block]
+                positions = [shards.locate(index)[1] for index in block]
             samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
-            return Block(self.shards.names[shard], block, *samples, num_bytes)
+            return Block(shards.names[shard], block, *samples, num_bytes)
 
         return self._using(block[0], shard, first, read)
 

@@ -174,8 +174,9 @@ def lists_beside(files: StoredFiles, paths: "FilePaths") -> list[FoundList]:
     if storage.is_remote(str(files.root)):
         places = {(folder, own_name): None for folder in ([str(files.root)] if files.are_tars else paths.numbers)}
     else:
-        places = {(folder, FORGOTTEN_BRIDGE): None for folder in paths.folders()}
-        for folder in paths.folders() if files.are_tars else ():
+        folders = paths.folders()
+        places = {(folder, FORGOTTEN_BRIDGE): None for folder in folders}
+        for folder in folders if files.are_tars else ():
             while (folder, own_name) not in places:
                 places[folder, own_name] = None
                 folder = os.path.dirname(folder)

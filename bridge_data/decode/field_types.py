@@ -10,6 +10,7 @@ protocol, a name that cannot be resolved. Of long lists and dicts, the first hun
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 import typing
@@ -31,28 +32,27 @@ class FieldTypeError(SampleError):
     """A field of a sample has a value of another type than its class declares."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class FieldType:
-    """The declared type of a field. `known` are the types whose values all fit, as far as they were seen."""
+    """The declared type of a field: its annotation."""
 
-    __slots__ = ("_hint", "known")
-
-    def __init__(self, hint: Any) -> None:
-        self._hint = hint
-        self.known: set[type] = set()
+    hint: Any
+    known: set[type] = dataclasses.field(default_factory=set)
+    """The types whose values all fit, as far as they were seen."""
 
     def fits(self, value: Any) -> bool:
         """Whether `value` fits."""
         kind = type(value)
         if kind in self.known:
             return True
-        if not is_of_type(value, self._hint):
+        if not is_of_type(value, self.hint):
             return False
-        if kind not in _CONTAINERS and not _has_literals(self._hint):
+        if kind not in _CONTAINERS and not _has_literals(self.hint):
             self.known.add(kind)
         return True
 
     def __str__(self) -> str:
-        return self._hint.__name__ if isinstance(self._hint, type) else str(self._hint)
+        return self.hint.__name__ if isinstance(self.hint, type) else str(self.hint)
 
 
 def field_types(sample_class: type[Any]) -> Mapping[str, FieldType]:

@@ -1,48 +1,45 @@
-"""`LaneDataset`: a plan, an order and a task encoder as one data set, which opens the lanes of a job.
+"""`LaneDataset`: a plan, an order and a task encoder as one data set, which has the lanes of a job.
 
-Reads a plan and the settings of a run. Returns any lane of the job, from the start or from a saved state, and any
-sample again, by its key. A lane opened from the state that came with a batch continues with the next batch. The data
-set holds no data and no handles, so it can be sent to worker processes.
+It is a description: what the lanes read, in which order, and what is done to it, with methods that return a changed
+one. It holds no data, and can be sent to worker processes. What is done with it has modules of its own: `run_states`
+begins, checks and reshards states, `lane_opening` opens readers, lanes and makers, `passes` counts the batches of a
+pass, `restoring` makes a sample again from its key. What each process makes for itself on first use (`opened`,
+`passes`) is left out of copies and pickles.
 """
 
 import copy
 import dataclasses
 import functools
-import logging
-import math
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, TypedDict, Unpack
 
 from bridge_data import storage
 from bridge_data.data import RawSample
-from bridge_data.data.blocks import BlockBudget, Cut
-from bridge_data.decode import SourceReader, open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
-from bridge_data.lanes.lane import Batching, Lane, Look, OpenPacks
-from bridge_data.lanes.maker import EncodingMaker, Maker, Watch, Work
-from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, MakerWrapper, UpcomingSamples, wrapped
+from bridge_data.lanes import lane_opening, run_states
+from bridge_data.lanes.lane import Batching, Lane
+from bridge_data.lanes.lane_opening import OpenSources
+from bridge_data.lanes.maker import EncodingMaker, Watch, Work
+from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
-from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef
+from bridge_data.order import SampleRef
 from bridge_data.order.cursor import BlendRule
-from bridge_data.order.extras import LaneExtras, begun, extras_of, resharded_extras
-from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
-from bridge_data.order.state import LaneState, LoaderState, has_started, num_lanes_after, parse_state
+from bridge_data.order.extras import LaneExtras, StateExtra, extras_of
+from bridge_data.order.plan_order import PlanOrder, ShuffleSettings
+from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
-from bridge_data.task import EncoderHooks, Hooks, SourceCook, TaskEncoder, hook_of
+from bridge_data.task import TaskEncoder
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
-
-logger = logging.getLogger("bridge_data")
 
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
@@ -50,8 +47,27 @@ _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batchin
 OF_SAMPLES = ("torch", "numpy.random", "PIL.Image")
 """The modules that lanes import on first use, if samples are more than texts and numbers."""
 
-_OF_PROCESS = ("_readers", "_cooks", "_encoder_hooks", "_budget", "_cut_for", "_observer", "_unused_work", "passes")
-"""Attributes that each process creates for itself."""
+_OF_PROCESS = frozenset({"opened", "passes", "_fingerprint"})
+
+
+class Changes(TypedDict, total=False):
+    """What `LaneDataset.changed` may change; `LaneDataset` says what each is."""
+
+    plan: Plan
+    order: PlanOrder
+    batching: Batching
+    task_encoder: TaskEncoder[Any, Any, Any, Any]
+    worker_config: WorkerConfig
+    pack_sources: PackSources
+    wrappers: tuple[MakerWrapper, ...]
+    extras: tuple[StateExtra, ...]
+    skips: StepSkips | None
+    cache_pool: CachePool
+    make_observer: Callable[[Sequence[int]], Observer] | None
+    finite: bool
+    repeats: float | Fraction
+    virtual_epoch_length: int
+    begins_anew: bool
 
 
 class LaneDataset:
@@ -99,15 +115,15 @@ class LaneDataset:
         """How often a pass over finite data repeats them, exactly: when the lanes end, it restarts them."""
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
-        self._shuffle = shuffle
         self.pack_sources = PackSources()
         """Opens the pack sources of the lanes, if samples are packed."""
+        self._shuffle = shuffle
         self.order = self.order_of(plan, batching)
-        self._is_remote = any(source.is_remote for source in plan.sources)
+        """Which samples each lane draws."""
         asked = {name: needed_by for source in plan.sources for name, needed_by in source.asks_for.items()}
-        self.extras = extras_of(asked, plan.sources, self.order.source_ids) if asked else ()
+        self.extras: tuple[StateExtra, ...] = extras_of(asked, plan.sources, self.source_ids) if asked else ()
         """What features do in the lanes, and keep in the states."""
-        _ = self._unused_work  # raises for contradictory hooks here rather than in a worker
+        self.check_hooks()  # here rather than in a worker
 
     __getitem__ = no_random_access
 
@@ -121,36 +137,10 @@ class LaneDataset:
         """
         return self.passes.num_batches()
 
-    @functools.cached_property
-    def passes(self) -> PassLength:
-        """How many batches a pass has, and whether the lanes begin again after their end."""
-        return PassLength(self)
-
-    def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
-        """The state `first`, before the first batch, in a pass that continues with it after `last`."""
-        repetition = last.repetition + 1 if self.repeats < math.inf else 0
-        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
-        if not repetition or not self.extras:
-            return first
-        if first.num_lanes != last.num_lanes:
-            return self._from_here(dataclasses.replace(first, extras=resharded_extras(last, self.extras)))
-        kept: dict[int, LaneState] = {
-            lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]
-        }
-        lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
-        return self._from_here(dataclasses.replace(first, extras=last.extras, lanes=lanes))
-
-    @property
-    def _packs(self) -> bool:
-        return self.batching.packing_buffer_size is not None
-
-    @property
-    def may_multiply(self) -> bool:
-        """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
-        return self._unused_work.may_multiply
-
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches
+
+    # ----- what it is -------------------------------------------------------------------------------------------------
 
     @property
     def source_ids(self) -> list[str]:
@@ -158,68 +148,117 @@ class LaneDataset:
         return self.order.source_ids
 
     @property
+    def packs(self) -> bool:
+        """Whether samples are packed."""
+        return self.batching.packing_buffer_size is not None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether samples are read from a store."""
+        return any(source.is_remote for source in self.plan.sources)
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
+        return self.opened.hooks(self.task_encoder).may_multiply
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """The modules that lanes import on first use: none if the samples are text and numbers.
 
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
-        of_samples = () if self._unused_work.is_plain else OF_SAMPLES
-        return *of_samples, *self.pack_sources.modules
+        opened = self.opened
+        is_plain = not opened.hooks(self.task_encoder).does and all(reader.is_plain for reader in opened.readers)
+        return *(() if is_plain else OF_SAMPLES), *self.pack_sources.modules
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
+        return dict(self._fingerprint)
+
+    @functools.cached_property
+    def _fingerprint(self) -> dict[str, Any]:
         return {
             **self.order.fingerprint(),
             **dataclasses.asdict(self.batching),
-            **(self.pack_sources.fingerprint(self) if self._packs else {}),
+            **(self.pack_sources.fingerprint(self) if self.packs else {}),
         }
+
+    def check_hooks(self) -> None:
+        """Check that the hooks of the encoder fit together, and to packing.
+
+        Raises:
+            ConfigError: if they do not.
+        """
+        self.opened.hooks(self.task_encoder).check(packing=self.packs)
+
+    def describe(self, ref: SampleRef) -> str:
+        """A sample in words: its key, data set, epoch and number."""
+        if not 0 <= ref.source < len(self.plan.sources):
+            return str(ref)  # a worker was killed while it wrote this
+        source = self.plan.sources[ref.source]
+        key = source.key_or_place(ref.index)
+        storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
+        return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
+
+    # ----- changed ----------------------------------------------------------------------------------------------------
+
+    def changed(self, **changes: Unpack[Changes]) -> "LaneDataset":
+        """The same data set, but for these attributes. It opens its own handles, as a worker does.
+
+        Raises:
+            TypeError: for another attribute.
+        """
+        if unknown := changes.keys() - Changes.__annotations__.keys():
+            raise TypeError(f"a LaneDataset is not changed by {', '.join(sorted(unknown))}")
+        vars(made := copy.copy(self)).update(changes)
+        return made
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
         return self.changed(make_observer=make_observer)
-
-    def raw_samples(self, num_samples: int) -> list[RawSample]:
-        """The first samples of this rank's first lane, as stored."""
-        state = self.new_state()
-        drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
-        return [self._readers[ref.source].read(ref.index) for _, ref in drawn]
 
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job: see `PassLength`."""
         batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         return self.changed(batching=batching, finite=True)
 
-    def changed(self, **attributes: Any) -> "LaneDataset":
-        """A copy with other attributes. It opens its own handles, as a worker does: `__getstate__` leaves those of this
-        one out."""
-        vars(changed := copy.copy(self)).update(attributes)
-        return changed
-
     def on_ranks(self, config: WorkerConfig) -> "LaneDataset":
         """The same data set for the ranks of `config`."""
         return self.changed(worker_config=config, pack_sources=self.pack_sources.for_ranks(config.world_size))
 
-    def batched(self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]) -> Self:
+    def batched(
+        self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]
+    ) -> "LaneDataset":
         """The same data set in batches of `batch_size`, as another task encoder makes them.
 
         Raises:
             ConfigError: if what was added to it does not allow this encoder.
         """
-        changed, size = copy.copy(self), batch_size or 1
-        changed.task_encoder = task_encoder
-        changed.batching = dataclasses.replace(self.batching, batch_size=batch_size, drop_last=drop_last)
+        config = self.worker_config
         if self._shuffle is not None:
-            changed.worker_config = self.worker_config.for_samples(self.plan.num_samples, size)
-        changed.order = changed.order_of(self.plan, changed.batching)
-        changed.pack_sources = self.pack_sources.batched(changed)
-        return changed
+            config = config.for_samples(self.plan.num_samples, batch_size or 1)
+        batching = dataclasses.replace(self.batching, batch_size=batch_size, drop_last=drop_last)
+        changed = self.changed(task_encoder=task_encoder, batching=batching, worker_config=config)
+        changed = changed.changed(order=changed.order_of(self.plan, batching))
+        return changed.changed(pack_sources=self.pack_sources.batched(changed))
+
+    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
+        """The order of a plan with the shuffle settings and the seed of this one."""
+        seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
+        rule: BlendRule | None = None
+        if unit != SAMPLES and self._shuffle is not None:
+            rule = _COST_WEIGHTS.get(needed_by=f"weight_unit: {unit}")(plan, self.task_encoder, batching)
+        return PlanOrder(plan, seed, self._shuffle, size, rule)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
+
+    # ----- states -----------------------------------------------------------------------------------------------------
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
-        config = self.worker_config
-        num_lanes = num_lanes or config.num_lanes
-        lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
-        return self._from_here(LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes))
+        return run_states.first_state(self, num_lanes)
 
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
@@ -233,77 +272,19 @@ class LaneDataset:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
-        state = parse_state(data)
-        if strict or not self.pack_sources.keeps_order:
-            state.check(self.fingerprint())
-        else:
-            state = self.order.migrated(state, self.fingerprint())
-        state = self._from_here(state)
-        config = self.worker_config
-        num_lanes = num_lanes_after(config, state.num_lanes)
-        if state.ended or (self.finite and self._is_over(state)):
-            new = self.new_state(num_lanes)
-            goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
-            return self.repeated(new, state) if goes_on else new
-        if self._packs:
-            self.pack_sources.check(self, state)
-        if num_lanes != state.num_lanes:
-            state = self.resharded(state, num_lanes, range(config.rank, num_lanes, config.world_size))
-        return state.of_rank(config.rank, config.world_size)
+        return run_states.checked_state(self, data, strict=strict)
 
-    def _is_over(self, state: LoaderState) -> bool:
-        """Whether finite data are over, as far as known without reading: all lanes are here, and none has any left."""
-        if len(state.lanes) < state.num_lanes:
-            return False
-        below_limit = [lane for lane in state.lanes if state.num_made(lane) < self.limit_of(lane, state)]
-        return self.pack_sources.have_ended(self, state, below_limit)
+    @functools.cached_property
+    def passes(self) -> PassLength:
+        """How many batches a pass has, and whether the lanes begin again after their end."""
+        return PassLength(self)
 
-    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
-        """The order of a plan with the shuffle settings and the seed of this one."""
-        seed, size, unit = self.worker_config.seed_offset, batching.batch_size or 1, plan.weight_unit
-        rule: BlendRule | None = None
-        if unit != SAMPLES and self._shuffle is not None:
-            rule = _COST_WEIGHTS.get(needed_by=f"weight_unit: {unit}")(plan, self.task_encoder, batching)
-        return PlanOrder(plan, seed, self._shuffle, size, rule)
+    # ----- opening ----------------------------------------------------------------------------------------------------
 
-    def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
-        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
-        state.check_complete()
-        if state.skips is not None:
-            state = self._after_skips(state)
-        extras = resharded_extras(state, self.extras)
-        made = self.pack_sources.resharded(self, state, num_lanes, lanes)
-        return dataclasses.replace(made, extras=extras)
-
-    def _after_skips(self, state: LoaderState) -> LoaderState:
-        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
-        lanes, num_discarded = dict(state.lanes), 0
-        for lane, index in state.next_indexes(lanes).items():
-            missing = range(index, state.micro_batch_index, state.num_lanes)
-            if missing:
-                behind = self.lane(lane, state)
-                for _ in missing:
-                    behind.next()
-                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
-        if num_discarded:
-            logger.info("made and discarded %d micro-batches of skipped steps, to reshard the lanes", num_discarded)
-        return dataclasses.replace(state, lanes=lanes)
-
-    def _from_here(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that from here on also skips the steps of `skips`, and has the `extras` of this one.
-
-        Raises:
-            ConfigError: for steps to skip, if the data end.
-            StateError: if an extra cannot go on from the state.
-        """
-        if self.skips is not None:
-            state = state.skipping(self.skips)
-        return begun(state, self.extras) if self.extras or state.has_extras else state
-
-    def limit_of(self, lane: int, state: LoaderState) -> float:
-        """See `PassLength.limit_of`."""
-        has_limit = self.batching.max_micro_batches is not None or (self.repeats < math.inf and self.repeats % 1)
-        return self.passes.limit_of(lane, state) if has_limit else math.inf
+    @functools.cached_property
+    def opened(self) -> OpenSources:
+        """What this process has opened of it."""
+        return OpenSources(self)
 
     def lane(
         self,
@@ -316,71 +297,17 @@ class LaneDataset:
     ) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too."""
-        self._read_in_blocks(state)
-        ahead, own = None, state.lanes.get(lane, {})
-        extras = LaneExtras(self.extras, lane, state) if self.extras else None
-        work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
-        if self._is_remote:
-            kept = self.wrappers if self._observer is None else ()  # who observes sees all work
-            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
-            ahead = ReadAhead(self._readers, self._lanes_of_process(state.num_lanes), unread)
-        return Lane(
-            self.order.cursor(lane, state),
-            work,
-            dataclasses.replace(self.batching, batch_size=None) if self.pack_sources.makes_batches else self.batching,
-            number=lane,
-            num_lanes=state.num_lanes,
-            sources=[*zip(self.order.source_labels, self.order.sizes, strict=True)],
-            state=own if has_started(own) else None,
-            ahead=ahead,
-            open_packs=self._open_packs(lane, state),
-            extras=extras,
-            wrap=functools.partial(self._wrapped, work, wrappers, lane, state.num_lanes) if wrappers else None,
-            limit=self.limit_of(lane, state),
-        )
+        return lane_opening.open_lane(self, lane, state, watch, wrappers=wrappers, work=work)
 
-    def _wrapped(self, work: Work, wrappers: Sequence[MakerWrapper], number: int, num_lanes: int, look: Look) -> Maker:
-        """The maker of a lane in its wrappers; `look` says what the lane loads next."""
-        view = LaneView(
-            number=number,
-            num_lanes=num_lanes,
-            times=work.times,
-            new_upcoming=lambda: UpcomingSamples(look, self.batching.batch_size or 1),
-            new_ahead_maker=self.ahead_maker,
-            maker=work.maker,
-        )
-        return wrapped(wrappers, view)
+    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
+        """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
+        return Work(self.maker(handler, watch), packing=self.packs)
 
-    def _open_packs(self, lane: int, state: LoaderState) -> OpenPacks | None:
-        if not self._packs:
-            return None
-        return lambda feed: self.pack_sources.open(self, feed, lane, state)
-
-    def _read_in_blocks(self, state: LoaderState) -> None:
-        """Ensure that the readers, shared by all lanes of this process, read by blocks of the current generation."""
-        if self.__dict__.get("_cut_for") == state.generations[-1]:
-            return
-        num_lanes, geometry = self._cut_for = state.generations[-1]
-        cuts: list[Cut | None]
-        if not self.pack_sources.keeps_order:
-            cuts = [None] * len(self.plan.sources)
-        elif self.order.shuffle is None:
-            cuts = plan_runs(self.plan, self.batching.batch_size or 1)
-        else:
-            geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
-            of_process, max_open_bytes = self._lanes_of_process(num_lanes), self.worker_config.max_open_bytes
-            cuts = plan_blocks(self.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
-        for reader, cut in zip(self._readers, cuts, strict=True):
-            reader.read_in_blocks(cut, self._budget)
-
-    def _lanes_of_process(self, num_lanes: int) -> int:
-        """The most lanes that a process runs, if the job has `num_lanes`."""
-        config = self.worker_config
-        return -(-num_lanes // (config.world_size * max(1, config.num_workers)))
-
-    @functools.cached_property
-    def _budget(self) -> BlockBudget:
-        return BlockBudget(self.worker_config.max_open_bytes)
+    def maker(
+        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False
+    ) -> EncodingMaker:
+        """A maker for one lane; with `ahead`, of samples of any, one by one, that raises failures."""
+        return lane_opening.new_maker(self, handler, watch, ahead=ahead)
 
     def restore_sample(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: bit-identical, if
@@ -394,63 +321,8 @@ class LaneDataset:
         extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
         return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
 
-    def describe(self, ref: SampleRef) -> str:
-        """A sample in words: its key, data set, epoch and number."""
-        if not 0 <= ref.source < len(self.plan.sources):
-            return str(ref)  # a worker was killed while it wrote this
-        source = self.plan.sources[ref.source]
-        key = source.key_or_place(ref.index)
-        storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
-        return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
-
-    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
-        """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
-        return Work(self.maker(handler, watch), packing=self._packs)
-
-    @functools.cached_property
-    def _unused_work(self) -> Work:
-        """Knows what the hooks are, and calls none."""
-        return self.work()
-
-    def ahead_maker(self, wrappers: Sequence[MakerWrapper] | None = None) -> AheadMaker:
-        """Makes samples of any lane of the job, inside these wrappers, by default its own."""
-        return AheadMaker(self.maker(ahead=True), self.wrappers if wrappers is None else wrappers)
-
-    def preencoding(self) -> EncodingMaker:
-        """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
-        self._read_in_blocks(self.new_state())
-        return self.maker().preencoded()
-
-    def maker(
-        self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False
-    ) -> EncodingMaker:
-        """A maker for one lane; with `ahead`, of samples of any, one by one, that raises failures."""
-        order = self.order
-        found: EncoderHooks | None = self.__dict__.get("_encoder_hooks")
-        if found is None or not found.are_of(self.task_encoder):
-            found = self._encoder_hooks = EncoderHooks(self.task_encoder)
-        numbering, cache = Numbering(order.source_keys, order.sizes), self.cache_pool
-        hooks = Hooks(found, self.worker_config, numbering, handler, cache=cache, observer=self._observer, raises=ahead)
-        limit = self.pack_sources.limit if self._packs else ""
-        return EncodingMaker(
-            self._readers, self._cooks, order.sample_ids, hooks, limit=limit, watch=watch, singly=ahead
-        )
-
-    @functools.cached_property
-    def _observer(self) -> Observer | None:
-        return None if self.make_observer is None else self.make_observer(self.order.source_keys)
-
-    @functools.cached_property
-    def _readers(self) -> list[SourceReader]:
-        decoder = self.task_encoder.decoder
-        return [open_source_reader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
-
-    @functools.cached_property
-    def _cooks(self) -> list[SourceCook]:
-        encoder = self.task_encoder
-        hook = hook_of(encoder, "cook_crude_sample")
-        return [SourceCook(source, hook, encoder.cookers, encoder.decoder) for source in self.plan.sources]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without handles; a worker opens its own."""
-        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
+    def raw_samples(self, num_samples: int) -> list[RawSample]:
+        """The first samples of this rank's first lane, as stored."""
+        state, readers = self.new_state(), self.opened.readers
+        drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
+        return [readers[ref.source].read(ref.index) for _, ref in drawn]

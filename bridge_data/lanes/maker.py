@@ -76,9 +76,6 @@ class EncodingMaker:
     called before work on a sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`,
     samples are read one by one, not in the blocks that the lanes of this process hold. While the hooks have an
     observer, samples are made one by one, each read inside the stage `read`: the first of a block takes that of all.
-
-    Raises:
-        ConfigError: if the encoder overrides hooks that exclude each other.
     """
 
     def __init__(
@@ -132,11 +129,6 @@ class EncodingMaker:
     def release(self, ref: SampleRef) -> None:
         """Free what is held of a sample: it will not be read."""
         self._readers[ref.source].release(ref.index)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether samples are made of text, numbers and bytes, if no hook is overridden."""
-        return all(reader.is_plain for reader in self._readers)
 
     def is_quick(self, ref: SampleRef) -> bool:
         """Whether this sample is made in less time than it takes to ask for it: plain ones are, from their block."""
@@ -270,15 +262,8 @@ _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
-    overridden = hooks.of_encoder.overridden
-    preencodes = not overridden.isdisjoint(("preencode_sample", "postencode_sample"))
-    if preencodes and "encode_sample" in overridden:
-        raise ConfigError(
-            f"{type(hooks.encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
-            "encode in one go (encode_sample) or in two with packing in between (the other two), not both"
-        )
     names = ["encode_sample"]
-    if preencodes:
+    if hooks.of_encoder.preencodes:
         names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
     stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
     if not limit:
@@ -341,11 +326,7 @@ Unit: TypeAlias = Item | Pack
 
 
 class Work:
-    """Packs (with `packing`), groups and batches what `maker`, or one that wraps it, makes; for one lane.
-
-    Raises:
-        ConfigError: if the encoder does not override the hooks that packing needs.
-    """
+    """Packs (with `packing`), groups and batches what `maker`, or one that wraps it, makes; for one lane."""
 
     def __init__(self, maker: EncodingMaker, *, packing: bool) -> None:
         self.maker, self.hooks, self.times = maker, maker.hooks, SampleTimes()
@@ -355,21 +336,10 @@ class Work:
         self.packs = packing
         """Whether samples are packed."""
         self._encoder, self.does = self.hooks.encoder, self.hooks.does
-        self.groups = "batch_group_criterion" in self.does
+        self.groups = self.hooks.of_encoder.groups
         """Whether the encoder says which samples are batched together."""
         self._group_sizes: dict[str, int] = {}
         self._postencodes = "postencode_sample" in self.does
-        for hook in ("select_samples_to_pack", "pack_selected_samples") if packing else ():
-            if hook not in self.does:
-                raise ConfigError(
-                    f"packing_buffer_size is set, but {type(self._encoder).__name__} does not override {hook}; "
-                    "override it, or leave packing_buffer_size out"
-                )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no hook is overridden, and samples are made of text, numbers and bytes."""
-        return not self.does and self.maker.is_plain
 
     @functools.cached_property
     def only_stacks(self) -> bool:
@@ -389,9 +359,8 @@ class Work:
 
     @property
     def may_multiply(self) -> bool:
-        """Whether there may be more batches than full buckets of samples and one that is not full: with groups, or
-        with hooks that are generators."""
-        return self.groups or not self.hooks.has_no_generators or self.hooks.of_encoder.makes_batches_of_one
+        """As `EncoderHooks.may_multiply`; what is found while hooks run counts, too."""
+        return self.hooks.of_encoder.may_multiply or not self.hooks.has_no_generators
 
     def keys_of(self, units: Sequence[Unit]) -> list[Key]:
         """The restore keys of all samples in some units, in order."""

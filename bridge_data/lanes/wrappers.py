@@ -70,7 +70,7 @@ class MapDataset(LaneDataset):
         inner = _dataset_in("MapDataset", dataset, worker_config)
         encoder = _followed(inner, _callable("MapDataset: map_fn", map_fn), failure_tolerance)
         vars(self).update(vars(inner.changed(task_encoder=encoder)))
-        self.work()  # raises for contradictory hooks
+        self.check_hooks()
 
 
 class FilterDataset(LaneDataset):
@@ -94,7 +94,7 @@ class FilterDataset(LaneDataset):
         functools.update_wrapper(kept, filter_fn)
         encoder = _followed(inner, kept, inner.task_encoder.__default_failure_tolerance__)
         vars(self).update(vars(inner.changed(task_encoder=encoder)))
-        self.work()
+        self.check_hooks()
 
 
 class BatchDataset(LaneDataset):
@@ -139,7 +139,7 @@ class BatchDataset(LaneDataset):
         if is_overridden(inner.task_encoder, "encode_batch"):
             encoder.encode_batch = _unchanged  # type: ignore[method-assign]
         vars(self).update(vars(inner.batched(int(batch_size), drop_last=drop_last, task_encoder=encoder)))
-        self.work()
+        self.check_hooks()
 
 
 def LimitDataset(

@@ -25,6 +25,7 @@ from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.run_states import repeated_state
 from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
@@ -327,15 +328,16 @@ class SavableDataLoader:
             self._position.end_pass()
             self.dataset.passes.note_end(self._position.state)
             return True
-        if self._position.is_at_virtual_epoch and self.dataset.begins_anew:
+        is_over = self._position.is_at_virtual_epoch
+        if is_over and self.dataset.begins_anew:
             self._position.end_pass()
-        return self._position.is_at_virtual_epoch
+        return is_over
 
     def _rewind(self, *, within_pass: bool = False) -> None:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
         before = self._position.state
         state = self.dataset.new_state(before.num_lanes)
-        self._go_to(self.dataset.repeated(state, before) if within_pass else state)
+        self._go_to(repeated_state(self.dataset, state, before) if within_pass else state)
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset

@@ -16,6 +16,7 @@ its `LaneBlend`, which remembers what it needs, as plain JSON in the state of th
 
 import bisect
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -500,3 +501,25 @@ class Cursor:
         self._lane_blend: LaneBlend | None = None
         if self._blend is not None and not isinstance(self._blend, Blend | Schedule):
             self._lane_blend = self._blend.lane(self.lane, self._num_lanes, state.get("blend"))
+
+
+class Lookahead:
+    """The samples that come after the position of `cursor`: from a second one, which runs ahead of it."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._scout: Cursor | None = None
+        self._found: collections.deque[tuple[int, SampleRef]] = collections.deque()
+        """What the scout has drawn and the cursor has not, with draw numbers."""
+
+    def refs(self, count: int) -> list[SampleRef]:
+        """The next `count` samples; fewer at the end of the data."""
+        found, now = self._found, self._cursor.num_drawn
+        while found and found[0][0] < now:
+            found.popleft()
+        if self._scout is None or self._scout.num_drawn < now:
+            self._scout = self._cursor.copy()
+        if count > len(found):
+            with contextlib.suppress(StopIteration):
+                found += self._scout.take(count - len(found))
+        return [ref for _, ref in itertools.islice(found, max(0, count))]

@@ -173,6 +173,27 @@ class Pending(Generic[T, U]):
         )
 
 
+class WrittenOnce:
+    """Items or packs that wait, as they were last written: most of them wait for many batches."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Any] = []
+        self._written: list[Any] = []
+
+    def written(self, waiting: list[Any], write: Callable[[Any], Any]) -> list[Any]:
+        """What `write` returns for each; the same list, if the same ones wait as before."""
+        num_gone = len(self._waiting) - len(waiting)
+        if num_gone < 0 or self._waiting[num_gone:] != waiting:
+            known = dict(zip(map(id, self._waiting), self._written, strict=True))
+            self._written = [write(one) if (made := known.get(id(one))) is None else made for one in waiting]
+        elif num_gone:
+            self._written = self._written[num_gone:]
+        else:
+            return self._written
+        self._waiting = [*waiting]
+        return self._written
+
+
 def encoded_item(item: _Item, first: int) -> int | list[int]:
     """One item as `Pending.encode` writes it."""
     if item.draw < first:

@@ -370,7 +370,7 @@ def repeated_data(sources: Sequence[Source], phases: Sequence[Sequence[float]]) 
     """What several of `sources` read, in the same phase of the weights if there are any: `phases` are the shares of all
     sources in each."""
     groups: dict[Hashable, list[int]] = collections.defaultdict(list)
-    for number, source in enumerate(sources):
+    for number, source in enumerate(sources if len(sources) > 1 else ()):
         groups[_place(source)].append(number)
     found = []
     for numbers in groups.values():

@@ -180,6 +180,10 @@ class EncoderHooks:
         of_types = {hook for hook, name in MAPPED_TYPES.items() if getattr(innermost, name, None) is not None}
         self.does = self.overridden | of_types
         """The hooks that need to be called: they are overridden, or map their argument to a type."""
+        self.preencodes = not self.overridden.isdisjoint(("preencode_sample", "postencode_sample"))
+        """Whether samples are encoded in two steps."""
+        self.groups = "batch_group_criterion" in self.does
+        """Whether the encoder says which samples are batched together."""
         if "batch" not in self.does and getattr(innermost, "_raw_batch_type", None) is None:
             self.functions["batch"] = generic_batch  # which is all that the default one calls
         self.seeded = frozenset([name for name, hook in self.declared.items() if hook.seeded])
@@ -199,9 +203,29 @@ class EncoderHooks:
         return (self._tolerance if own is None else own) or math.inf
 
     @property
-    def makes_batches_of_one(self) -> bool:
-        """Whether a hook of batches is a generator."""
-        return self._may_yield({"batch", "encode_batch"})
+    def may_multiply(self) -> bool:
+        """Whether there may be more batches than full buckets of samples and one that is not full: with groups, or
+        with hooks that are generators."""
+        return self.groups or not self.has_no_generators or self._may_yield({"batch", "encode_batch"})
+
+    def check(self, *, packing: bool) -> None:
+        """Check that the hooks fit together, and with `packing`, that those are there that it needs.
+
+        Raises:
+            ConfigError: if not.
+        """
+        if self.preencodes and "encode_sample" in self.overridden:
+            raise ConfigError(
+                f"{type(self.encoder).__name__} overrides encode_sample and also preencode_sample or "
+                "postencode_sample: encode in one go (encode_sample) or in two with packing in between (the other "
+                "two), not both"
+            )
+        for hook in ("select_samples_to_pack", "pack_selected_samples") if packing else ():
+            if hook not in self.does:
+                raise ConfigError(
+                    f"packing_buffer_size is set, but {type(self.encoder).__name__} does not override {hook}; "
+                    "override it, or leave packing_buffer_size out"
+                )
 
     def _may_yield(self, names: Set[str], *others: Callable[..., Any]) -> bool:
         """Whether one of these hooks is overridden by a generator, or one of the `others` is one."""

@@ -20,7 +20,8 @@ from bridge_data import (
     get_savable_loader,
     merge_states,
 )
-from bridge_data.lanes.lane import Lane, Produced, tokens_of
+from bridge_data.counts import tokens_of
+from bridge_data.lanes.lane import Lane, Produced
 from tests.prepared import train_dataset
 from tests.properties.jobs import Encoder, GroupingEncoder
 

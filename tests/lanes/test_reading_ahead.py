@@ -83,7 +83,7 @@ def windows(num_samples: int) -> list[int]:
 def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Bucket, num_lanes: int = 1) -> list[int]:
     """How much is announced before each draw."""
     write_texts(bucket.folder / "a", 640, lambda n: f"a{n}", per_shard=640)
-    loader = dataset(f"{bucket.url}/a")._readers[0]
+    loader = dataset(f"{bucket.url}/a").opened.readers[0]
     loader.read_in_blocks(ChunkCut(640, BLOCK), BlockBudget(1 << 30))
     cursor, ahead = Listed(indices), ReadAhead([loader], num_lanes)
     counts = []

@@ -102,12 +102,12 @@ def test_each_block_of_an_epoch_is_read_once_and_samples_are_those_that_are_read
     reads.clear()
     dataset = training(folder)
     assert texts(dataset) == expected and len(set(expected)) == 3000
-    loader = dataset._readers[0]
+    loader = dataset.opened.readers[0]
     blocks = {loader.block(index) for index in range(3000)}
     ranges = {loader.block_bytes(block) for block in blocks if block is not None}
     assert len([read for read in reads if read in ranges]) == len(ranges) == len(blocks) < 500
     assert sum(size for *_, size in reads) < 1.2 * 3000 * 2048
-    assert dataset._budget.num_bytes == 0
+    assert dataset.opened.budget.num_bytes == 0
 
 
 @pytest.mark.processes
@@ -124,9 +124,9 @@ def test_what_is_held_is_what_was_expected(bucket: Bucket, kind: str) -> None:
     most = 0
     with get_loader(dataset) as loader:
         for _ in loader:
-            most = max(most, dataset._budget.num_bytes)
+            most = max(most, dataset.opened.budget.num_bytes)
     assert 0.7 * fits < most < 1.1 * fits
-    assert dataset._budget.num_bytes == 0
+    assert dataset.opened.budget.num_bytes == 0
 
 
 @pytest.mark.parametrize("num_lanes", [1, 3])
@@ -136,7 +136,7 @@ def test_validation_reads_each_run_once(tmp_path: Path, reads: Reads, num_lanes:
     dataset = get_val_dataset(str(tmp_path / "a"), worker_config=config, batch_size=16)
     reads.clear()  # the first bytes, which are a part of the identity
     assert texts(dataset) == [f"text {number}" for number in range(500)]
-    loader = dataset._readers[0]
+    loader = dataset.opened.readers[0]
     ranges = {loader.block_bytes(block) for block in map(loader.block, range(500)) if block is not None}
     assert (
         len([read for read in reads if read in ranges]) == len(ranges) == 40  # 8 runs go on in a next shard

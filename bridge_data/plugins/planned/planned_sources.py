@@ -14,8 +14,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from bridge_data.counts import tokens_of
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.lane import Held, SampleFeed, tokens_of
+from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import UNREAD, Item, Pack
 from bridge_data.lanes.pack_source import Limit, PackedData, PackSources

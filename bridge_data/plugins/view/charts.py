@@ -22,13 +22,13 @@ import numpy as np
 from PIL import Image
 
 from bridge_data.cli.catalog import CatalogSource, SampleAddress
+from bridge_data.counts import tokens_of
 from bridge_data.data import Records
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import bytes_of
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan

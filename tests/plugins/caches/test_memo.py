@@ -18,7 +18,7 @@ import torch
 
 from bridge_data import DefaultTaskEncoder, Memo, Packing, SkipSample, TextSample, edataclass, get_savable_loader
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes import lane_dataset as reading
+from bridge_data.lanes import lane_opening as reading
 from bridge_data.order import SampleRef
 from bridge_data.plugins.caches import memo as memo_module
 from bridge_data.plugins.caches.memo import MemoFiles
