@@ -265,8 +265,11 @@ def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -
 def check_hooks(dataset: LaneDataset) -> Iterator[Finding]:
     """Whether the first batch is the same when it is made again: what the hooks make of a sample must not depend on
     what they have made before, or a resumed run, and one with other workers, has other batches, without an error."""
-    first, again = (dataset.lane(0, dataset.new_state()).next() for _ in range(2))
-    found = first_difference(first.batch, again.batch, "batch")
+    try:
+        first, again = [dataset.lane(0, dataset.new_state()).next().batch for _ in range(2)]
+    except StopIteration:  # hooks have left out all samples of this lane
+        return
+    found = first_difference(first, again, "batch")
     if found is not None:
         yield Finding(
             code="hooks-differ",
@@ -759,11 +762,13 @@ def examine(
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
         try:
-            figures = measure(BenchConfig.of(run, task_encoder, measure_s))
+            config = BenchConfig.of(run, task_encoder, measure_s)
+            figures = measure(config)
+            findings += check_hooks(config.dataset())
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
-        else:
-            findings += [*check_rate(figures, run, environment), *check_hooks(config.dataset())]
+        if figures is not None:
+            findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
     if dataset is not None:
         sources = draws_of_sources(dataset, None if run.steps is None else round(run.units(run.steps) * per_unit))
