@@ -44,6 +44,7 @@ from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.runs.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
+from bridge_data.samples.differences import first_difference
 from bridge_data.storage import is_remote
 from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
@@ -258,6 +259,25 @@ def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -
             change=f"set num_workers={workers}, and measure again",
             gain=f"steps of {run.step_s:.3g} s instead of {run.step_s * factor:.3g} s, if the rate grows with them",
             factor=factor,
+        )
+
+
+def check_hooks(dataset: LaneDataset) -> Iterator[Finding]:
+    """Whether the first batch is the same when it is made again: what the hooks make of a sample must not depend on
+    what they have made before, or a resumed run, and one with other workers, has other batches, without an error."""
+    try:
+        first, again = [dataset.lane(0, dataset.new_state()).next().batch for _ in range(2)]
+    except StopIteration:  # hooks have left out all samples of this lane
+        return
+    found = first_difference(first, again, "batch")
+    if found is not None:
+        yield Finding(
+            code="hooks-differ",
+            level=Level.NOTE,
+            what=f"the first batch was made twice, and differs: {found}. So batches depend on what the hooks of "
+            f"{type(dataset.task_encoder).__name__} have done before, and a resumed run has others",
+            change="draw from the generators of `random`, `np.random` and `torch`, which are seeded for each sample, "
+            "not from one of your own or the clock; no @stateless where a hook draws; keep no counts of samples",
         )
 
 
@@ -742,10 +762,12 @@ def examine(
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
         try:
-            figures = measure(BenchConfig.of(run, task_encoder, measure_s))
+            config = BenchConfig.of(run, task_encoder, measure_s)
+            figures = measure(config)
+            findings += check_hooks(config.dataset())
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
-        else:
+        if figures is not None:
             findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
     if dataset is not None:

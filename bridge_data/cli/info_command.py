@@ -52,6 +52,7 @@ from bridge_data.plan.declared import WHERE, Clause, given_clauses
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.source import parse_access
+from bridge_data.prepare.tars import tars_beside
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
 
@@ -192,6 +193,8 @@ def _folder(
         ("format", form + (", written by bridge-data" if facts["written_by_bridge_data"] else "")),
         ("index", facts["index"] or ".tar.idx only; prepare with bridge-data for more speed"),
     ]
+    if others := tars_beside(dataset.root, names):
+        rows.append(("not in it", f"{listed(others, 3)}: added after it was prepared, or left out of it"))
     if facts["media"] is not None:
         kinds = ", ".join(counted(count, kind) for kind, count in facts["media"].items())
         rows.append(("media", f"metadata of {kinds or 'no files'}"))

@@ -481,9 +481,16 @@ class BridgeIndex:
 
     def tell_damage(self, shard: str, damage: DamagedIndexError) -> None:
         """Warn that another way is taken for `shard`; of one index only once in a process."""
+        self._tell(f"is damaged where shard {shard} is described ({damage})")
+
+    def tell_replaced(self, shard: str) -> None:
+        """Warn that `shard` is not the one that was indexed, as `tell_damage` does."""
+        self._tell(f"does not fit shard {shard}, which was replaced after it was prepared")
+
+    def _tell(self, why: str) -> None:
         if not self._is_told:
             self._is_told = True
-            warn_unusable(self._file.path, f"is damaged where shard {shard} is described ({damage})")
+            warn_unusable(self._file.path, why)
 
     def segment_bytes(self, shard: str) -> bytes:
         """The bytes of the segment of `shard`, every page of which is checked.

@@ -532,6 +532,8 @@ class ShardReader(RecordReader):
         table: ShardTable | None = None
         if entry is not None and shard not in self._unindexed:
             table = self._indexed(entry, path, version, content, compressed)
+            if table is None and shards.index is not None:
+                shards.index.tell_replaced(name)
         if table is None:
             if shards.verifies_digests:
                 fix_command = bridge_command("prepare", shards.root, "--tar-index-only", "--digest")

@@ -23,7 +23,7 @@ import shlex
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from bridge_data.data.metadata import (
     tar_index_path,
 )
 from bridge_data.data.tar_files import GZIP_SUFFIXES, is_gzip
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, counted
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import files_below, in_words, kinds_of, why_no_lines
 from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
@@ -335,7 +335,23 @@ def refresh_index(
         remove_temporary(_folders(root, counts))
         if isinstance(root, Path) and is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
-        return write_indexes(root, list(counts), config, on_progress, expected=counts)
+        done = write_indexes(root, list(counts), config, on_progress, expected=counts)
+    if others := tars_beside(root, counts):
+        text = (
+            f"not in the data set, so that no run reads them: {counted(len(others), 'tar')} of the folder, such as "
+            f"{others[0]}. To take in tars that were added, prepare with --force-overwrite and the split"
+        )
+        done = dataclasses.replace(done, notes=(*done.notes, text))
+    return done
+
+
+def tars_beside(root: Location, prepared: Collection[str]) -> list[str]:
+    """The tars below the folder `root` that are not among the `prepared` ones: added later, or left out."""
+    if not isinstance(root, Path):
+        return []  # listing a store takes long
+    with contextlib.suppress(DatasetError):  # of a folder that cannot be listed
+        return sorted({*_tars(root)} - {*prepared}, key=lambda name: name.split("/"))
+    return []
 
 
 def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:

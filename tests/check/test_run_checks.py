@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.numbers_data import write_shards
@@ -39,6 +40,7 @@ from bridge_data.plan import load_plan
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage.copies import CACHE_VARIABLE
+from bridge_data.task import DefaultTaskEncoder
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.runs.bench.profiles import FIGURES
 
@@ -413,6 +415,25 @@ def test_epochs_of_a_run(blend: Path) -> None:
     assert {finding.change for finding in too_few} == {"train fewer steps, or add data"}
     (finding,) = check_epochs_of(draws(write_blend(blend, {"large": 1000, "small": 1}), 20))
     assert (finding.code, finding.what) == ("never-drawn", "small/train: no sample of it is drawn in this run")
+
+
+class Drawing(DefaultTaskEncoder):
+    """Draws from the generator that is seeded for the sample, or from one of its own."""
+
+    def __init__(self, *, own: bool) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(0) if own else None
+
+    def encode_sample(self, sample: Any) -> Any:
+        return {"key": sample.__key__, "number": np.random.rand() if self.own is None else self.own.random()}
+
+
+def test_hooks_whose_results_depend_on_what_they_made_before_are_told(tmp_path: Path) -> None:
+    run = planned(write_texts(tmp_path / "texts", 40), num_workers=0)
+    for own, expected in ((False, []), (True, [".*batch\\['number'\\].*of Drawing"])):
+        found = examine(run, measure_s=0.05, task_encoder=Drawing(own=own)).findings
+        told = [finding.what for finding in found if finding.code == "hooks-differ"]
+        assert len(told) == len(expected) and all(map(re.match, expected, told))
 
 
 def test_one_fault_hides_no_other_and_a_measurement_that_fails_is_one(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def test_a_data_set_is_shown_and_told_as_json(run: Run, tars: Path) -> None:
     wrong = told(run, tars, exit_code=1)
     assert wrong["sample_type"] == {"error": f"{tars}/.nv-meta/dataset.yaml holds no mapping"}
     assert wrong["num_samples"] == 12
+
+
+def test_tars_that_were_added_after_it_was_prepared_are_told(run: Run, tars: Path) -> None:
+    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--sample-type", "crude")
+    assert "not in it" not in shown(run, tars)
+    shutil.copy(tars / "data-000000.tar", tars / "added.tar")
+    assert "not in it    added.tar: added after it was prepared, or left out of it" in shown(run, tars)
 
 
 def test_energons_files_are_enough_and_what_they_declare_is_shown(run: Run, tars: Path) -> None:

@@ -110,7 +110,9 @@ def write_offsets(folder: Path, *offsets: int) -> None:
     (folder / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in offsets))
 
 
-def test_offsets_that_were_renewed_by_a_tool_that_does_not_know_our_index_are_those_that_count(tmp_path: Path) -> None:
+def test_offsets_that_were_renewed_by_a_tool_that_does_not_know_our_index_are_those_that_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"x" * 600})
     samples = prepared(tmp_path, with_index=True)
     size = path.stat().st_size
@@ -119,6 +121,7 @@ def test_offsets_that_were_renewed_by_a_tool_that_does_not_know_our_index_are_th
     told = r"replaced after it was prepared|truncated or damaged|no readable tar header"
     with pytest.raises(DatasetError, match=told):
         samples.read(1)
+    assert "does not fit shard a.tar, which was replaced" in caplog.text
     write_offsets(tmp_path, 0, 512 + 1024, 512 * 5)
     assert ShardReader(open_shards(tmp_path, "train")).read(1).parts == {"txt": b"two"}
     write_tar(path, {"1.jpg": b"same", "1.txt": b"a longer one", "2.jpg": b"same", "2.txt": b"text"})

@@ -14,7 +14,7 @@ import yaml
 from bridge_data.data import PreparedDataset, open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
-from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, tars_beside, write_dataset_yaml
 from bridge_data.task.stores.part_reader import PartReader
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
@@ -49,6 +49,19 @@ def test_writes_what_energon_writes_with_any_number_of_processes(tmp_path: Path)
         found = [row[1:] for row in rows["sample_parts"] if row[0] == shard]
         expected = [(at // 2, m.name.split(".")[1], m.offset_data, m.size) for at, m in enumerate(members)]
         assert found == sorted(expected)
+
+
+def test_tars_that_were_added_are_told_where_indexes_alone_are_renewed(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    assert (
+        refresh_index(tmp_path, ONE).notes == () and tars_beside(tmp_path, ["data-000000.tar"])[0] == "data-000001.tar"
+    )
+    write_tar(tmp_path / "more/a.tar", {"1.txt": b""})
+    done = refresh_index(tmp_path, ONE)
+    (note,) = done.notes
+    assert note.startswith("not in the data set") and "1 tar of the folder, such as more/a.tar" in note
+    assert len(done.shard_counts) == 4
 
 
 def test_an_older_info_yaml_is_kept_in_step_and_gets_a_json(tmp_path: Path) -> None:
