@@ -280,7 +280,7 @@ class Hooks:
         """(source key, epoch, index, output) of the current (first) sample."""
         self._token: Token[HookContext | None] | None = None
         self._callers: Generators | None = None
-        self._defaults = contextlib.ExitStack()
+        self._defaults: contextlib.ExitStack | None = None
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
         """Consecutive failures of each hook."""
@@ -396,7 +396,9 @@ class Hooks:
         assert self._token is not None
         active_hook.reset(self._token)
         self._token = None
+        assert self._defaults is not None
         self._defaults.close()
+        self._defaults = None
         if self._callers is not None:
             with observed(self.observer, "seed"):
                 self._callers.restore()
