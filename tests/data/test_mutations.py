@@ -255,7 +255,7 @@ def change(path: Path, draw: random.Random) -> None:
     path.write_bytes(damaged(before, draw))
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("damage", KINDS)
 @pytest.mark.parametrize("seeds", [range(70), pytest.param(range(1000, 3000), marks=pytest.mark.slow)], ids=len)
 def test_what_is_read_of_damaged_files_is_right_or_refused(

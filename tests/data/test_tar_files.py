@@ -118,7 +118,6 @@ def test_a_changed_bit_in_a_header_is_found_and_the_member_before_is_named(numbe
             members_of(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
 
 
-@pytest.mark.processes
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     kinds=st.lists(

@@ -29,7 +29,6 @@ def calculator() -> Any:
     return num_microbatches_calculator.RampupBatchsizeNumMicroBatchesCalculator
 
 
-@pytest.mark.processes
 @given(schedule=schedules(), places=st.lists(st.integers(0, 500), max_size=20))
 def test_sizes_are_those_of_megatron_after_any_number_of_samples(
     calculator: Any, schedule: BatchSchedule, places: list[int]

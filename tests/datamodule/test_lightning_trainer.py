@@ -69,7 +69,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
 }
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("run", RUNS)
 def test_training_and_validation_go_on_from_every_checkpoint(
     path: Path, expected: list[list[int]], tmp_path: Path, run: str

@@ -96,7 +96,6 @@ def test_jpeg_pixels_are_pillows(mode, subsampling):
         assert_as_with_pillow(encoded(picture(size, mode), "JPEG", **options))
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("target", MODES)
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_an_image_around_decoded_memory_is_one_like_others(mode, target):
@@ -263,7 +262,6 @@ def test_the_pixels_are_pillows_or_by_torch_within_2_of_them(kind, mode, resize,
         pixels[...] = 0
 
 
-@pytest.mark.processes
 def test_black_and_white_noise_of_any_size_too_is_within_2():
     rng = np.random.default_rng(0)
     for _ in range(40):

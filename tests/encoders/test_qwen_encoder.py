@@ -27,7 +27,7 @@ def make_encoder(name: str, **settings: Any) -> QwenVLTaskEncoder:
     return QwenVLTaskEncoder(qwen_tokenizer(name), make_family(name), **settings)
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", FAMILIES)
 def test_fifty_conversations_are_as_the_processor_has_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     processor, encoder = make_processor(name), make_encoder(name)
@@ -68,7 +68,7 @@ def draw_videos(seed: int) -> tuple[list[dict[str, Any]], VideoConversationSampl
     return talk.messages, sample
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", FAMILIES)
 def test_videos_are_as_the_processor_has_them(name: str) -> None:
     processor, encoder = make_processor(name), make_encoder(name)
@@ -139,7 +139,7 @@ def test_truncation_cuts_at_the_end_and_never_within_an_image_or_video(name: str
     assert cut >= 5
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "qwen2_5_vl", "qwen3_vl"])
 def test_a_tiny_model_learns_images_and_videos_alone_and_packed(name: str) -> None:
     encoder = make_encoder(name)

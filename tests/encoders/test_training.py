@@ -26,7 +26,7 @@ def talks(name: str, count: int) -> list[Any]:
     return [draw_talk(seed, images[seed % len(images)]).sample for seed in range(count)]
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "name",
     ["text", "llava_next", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llava", "idefics3", "internvl"))],
@@ -42,7 +42,7 @@ def test_a_tiny_model_learns(name: str) -> None:
     assert name == "text" or any("vision" in part for part in moved), "images must have a say"
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["text", "llava", "llava_next", "idefics3", "internvl"])
 def test_a_pack_has_the_loss_of_its_samples(name: str) -> None:
     """What a model predicts in a packed row, it predicts for the samples alone."""
@@ -64,7 +64,6 @@ def test_a_pack_has_the_loss_of_its_samples(name: str) -> None:
         assert torch.allclose(got[:length], wanted[:length], atol=1e-4)
 
 
-@pytest.mark.processes
 def test_a_tiny_model_learns_documents() -> None:
     tokenizer = make_tokenizer()
     encoder = PretrainingTaskEncoder(tokenizer, seq_length=32)

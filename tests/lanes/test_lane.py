@@ -146,7 +146,7 @@ def test_the_end_of_data_of_which_nothing_is_left_is_told(data: Path, caplog: py
     )
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 def test_restoring_a_state_counts_samples_that_are_gone(data: Path) -> None:
     class Moody(Encoder):
         moody = False

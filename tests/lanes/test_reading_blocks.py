@@ -87,7 +87,7 @@ def training(path: object, **settings: Any) -> LaneDataset:
     )
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["tar", "gzip", "without an index"])
 def test_each_block_of_an_epoch_is_read_once_and_samples_are_those_that_are_read_singly(
     tmp_path: Path, reads: Reads, kind: str
@@ -110,7 +110,7 @@ def test_each_block_of_an_epoch_is_read_once_and_samples_are_those_that_are_read
     assert dataset.opened.budget.num_bytes == 0
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["small", "large"])
 def test_what_is_held_is_what_was_expected(bucket: Bucket, kind: str) -> None:
     num_samples, num_bytes = (20_000, 900) if kind == "small" else (3200, 30_000)

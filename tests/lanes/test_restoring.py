@@ -165,7 +165,7 @@ CASES = [
 ]
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @settings(max_examples=12, deadline=None)
 @given(
     case=st.sampled_from(CASES), assigns=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25)

@@ -48,13 +48,13 @@ def run(made: LaneDataset, num_batches: int) -> None:
         pass
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 def test_a_source_of_which_one_sample_in_a_thousand_stays_never_stops_a_run(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "rare", 2_000, per_shard=10_000)
     run(dataset(path, lambda text: text in ("17", "1017"), num_lanes=8), 6)
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 def test_a_source_of_which_nothing_stays_is_warned_of_early_and_then_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +85,7 @@ def one_each(self: Any, samples: list[Any]) -> list[list[Any]]:
     return [[sample] for sample in samples]
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("hooks", "what"),
     [
@@ -112,7 +112,7 @@ def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
         made.lane(0, made.new_state()).next()
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("num_samples", "num_lanes", "kept"),
     [(1_000, 1, {999}), (1_000, 64, {7}), (100_000, 8, set(range(0, 100_000, 1_000)))],
@@ -146,7 +146,6 @@ def leave_out(survival: Survival, count: int) -> None:
         survival.count_skip("encode_sample", "")
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("limits", "before", "without_error", "with_error"),
     [

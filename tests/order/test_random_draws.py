@@ -92,7 +92,7 @@ def test_lanes_in_step_have_the_shares_together(weights: list[float], lanes: int
     assert worst(np.asarray(together), weights, lanes * draws) < PER_JOB
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 def test_10000_sources_take_little_memory_and_hold_their_shares() -> None:
     weights = [1 / k for k in range(1, 10_001)]
     tracemalloc.start()

@@ -54,7 +54,7 @@ def restored(made: LaneDataset, saved: dict[str, Any]) -> Job:
     return job
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("before", "after", "changes"),
     [

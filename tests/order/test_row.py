@@ -56,7 +56,6 @@ def geometries(draw: st.DrawFn, counts: list[int], first_epoch: int = 0) -> Geom
     return Geometry(lanes, chosen.chunk_size, block, window, first_epoch)
 
 
-@pytest.mark.processes
 @given(counts=COUNTS, per_shuffle=st.sampled_from([None, 1, 2, 3]), key=st.integers(0, 2**32), data=st.data())
 def test_every_epoch_is_assigned_exactly_once(
     counts: list[int], per_shuffle: int | None, key: int, data: st.DataObject
@@ -82,7 +81,6 @@ def test_without_settings_a_shard_comes_in_its_own_order(counts: list[int], lane
         assert sorted(map(len, windows(row, 0, 1).values())) == sorted(count for count in counts if count)
 
 
-@pytest.mark.processes
 @given(counts=COUNTS, num_epochs=EPOCHS, per_shuffle=st.integers(1, 2), data=st.data())
 def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
     counts: list[int], num_epochs: Fraction, per_shuffle: int, data: st.DataObject
@@ -96,7 +94,6 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
     assert len(assigned) == rounded(num_epochs * sum(counts))
 
 
-@pytest.mark.processes
 @given(
     counts=COUNTS,
     num_epochs=st.none() | EPOCHS,
@@ -118,7 +115,6 @@ def test_what_all_lanes_have_left_is_counted_in_bulk(
         assert row.num_samples_to(end, begins).tolist() == left
 
 
-@pytest.mark.processes
 @given(counts=COUNTS, per_shuffle=st.integers(1, 2), bulk=st.sampled_from([7, 1 << 17]), data=st.data())
 def test_a_stream_is_entered_at_any_sample(counts: list[int], per_shuffle: int, bulk: int, data: st.DataObject) -> None:
     geometry = data.draw(geometries(counts))
@@ -135,7 +131,6 @@ def test_a_stream_is_entered_at_any_sample(counts: list[int], per_shuffle: int, 
                 row.seek(lane, 0, 0, len(positions), row.starts_at(3))
 
 
-@pytest.mark.processes
 def test_windows_have_their_size_or_somewhat_more() -> None:
     """At chunks of equal lengths. The numbers of chunks and of slots are coprime, equal, and neither."""
     for num_chunks, block in itertools.product((63, 64, 100, 101, 250), (1, 3, 8, 25, 100)):
@@ -156,7 +151,6 @@ def test_a_block_comes_in_one_window_and_a_window_has_blocks_of_many_chunks() ->
             assert window_of.setdefault(index // 10, at) == at
 
 
-@pytest.mark.processes
 def test_windows_of_a_million_samples_are_made_as_they_are_taken() -> None:
     row = Row([100] * 40_000, Geometry(2, 100, 1, 1_000_000), 3)
     tracemalloc.start()

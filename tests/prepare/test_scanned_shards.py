@@ -71,7 +71,6 @@ def test_members_that_make_no_samples(tmp_path: Path, names: list[str], message:
     assert not (tmp_path / "a.tar.idx").exists()
 
 
-@pytest.mark.processes
 def test_a_cut_anywhere_is_found(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {"1.txt": b"x", "2.txt": b"y" * 600})
     whole = path.read_bytes()

@@ -209,7 +209,7 @@ HARMLESS = (rename, move, prepare_again, write_again, lose_index)
 HARMFUL = (exchange, exchange_folders, replace)
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_sample_comes_once_or_the_state_is_refused(tmp_path: Path, kind: str) -> None:
     outcomes: collections.Counter[str] = collections.Counter()

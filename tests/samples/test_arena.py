@@ -175,7 +175,6 @@ def test_an_image_that_a_cooker_or_a_handler_keeps_is_its_own(tmp_path: Path, is
     assert all(torch.equal(one, other) for (one, _), (other, _) in zip(first, again, strict=True))
 
 
-@pytest.mark.processes
 def test_private_memory_is_used_again_when_nothing_looks_at_it() -> None:
     arena = PrivateArena()
     first = arena.allocate(LARGE, torch.uint8)

@@ -364,7 +364,7 @@ def take_clips(data: bytes, count: int, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     ("count", "most"),
     [
-        pytest.param(25, 8 << 20, marks=pytest.mark.processes),
+        pytest.param(25, 8 << 20, marks=pytest.mark.seconds),
         pytest.param(500, 4 << 20, marks=pytest.mark.slow),
     ],
 )

@@ -153,7 +153,7 @@ def test_clips_that_would_not_fit_into_memory_are_refused() -> None:
             decoder.get_video()
 
 
-@pytest.mark.processes
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", SOUNDS)
 def test_every_range_of_samples_is_what_decoding_everything_gives(name: str) -> None:
     data, samples = sound(name)

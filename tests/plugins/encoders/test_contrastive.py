@@ -64,7 +64,6 @@ def test_fifty_pairs_are_as_the_processor_has_them(name: str, monkeypatch: pytes
     assert 0 < cut < 50
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("name", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
 def test_a_tiny_model_learns_to_tell_pairs_apart(name: str) -> None:
     tokenizer, images, _ = parts_of(name)

@@ -54,7 +54,6 @@ def draw_speech(seed: int) -> tuple[Any, str]:
     return noise, " ".join(draw.choice(TEXT.split()) for _ in range(draw.randint(1, 12)))
 
 
-@pytest.mark.processes
 def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = speech_tokenizer()
     processor = unchecked(hf.WhisperProcessor)(extractor(), tokenizer)
@@ -83,7 +82,6 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
             assert (batch["labels"][row, len(ids) :] == -100).all()
 
 
-@pytest.mark.processes
 def test_a_tiny_model_learns() -> None:
     tokenizer = speech_tokenizer()
     encoder = SpeechTaskEncoder(tokenizer, extractor(), start_token_id=tokenizer.bos_token_id)

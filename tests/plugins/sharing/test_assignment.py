@@ -32,7 +32,6 @@ def problems(draw: st.DrawFn) -> tuple[list[float], int]:
     return draw(st.lists(COSTS, min_size=num_ranks * per_rank, max_size=num_ranks * per_rank)), num_ranks
 
 
-@pytest.mark.processes
 @given(problems())
 def test_every_micro_batch_is_assigned_once_and_never_worse_than_round_robin(problem: tuple[list[float], int]) -> None:
     """All ranks get equally many, none of them better than possible, and equal costs give equal assignments."""
