@@ -377,7 +377,7 @@ class Lane:
         notes: dict[str, Any] = {}
         if self._extras is not None and self._extras.want_samples:
             notes = self._extras.note(self._index_of(self._micro_batches - 1), self._batched)
-        return Produced(self.number, batch, self.state(), self.take_skipped(), self._counts(batch), notes)
+        return Produced(self.number, batch, self.state(), self.work.hooks.take_skipped(), self._counts(batch), notes)
 
     def _index_of(self, number: int) -> int:
         """The index in the job of this lane's micro-batch `number`."""
@@ -547,13 +547,10 @@ class Lane:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        if self.feed.queue or self._buckets or self._open or self._packs_wait:
+        held = _NOTHING if self.packs is None else self.packs.held
+        if self.feed.queue or self._buckets or self._open or held.carried or held.packs:
             state["pending"] = self.feed.written(self.pending)
         return state
-
-    @property
-    def _packs_wait(self) -> bool:
-        return self.packs is not None and bool(self.packs.held.carried or self.packs.held.packs)
 
     @property
     def pending(self) -> Pending[Item, Unit]:

@@ -109,7 +109,7 @@ def open_lane(
         unread = [one for one in (extras, *kept) if isinstance(one, Container)]
         ahead = ReadAhead(opened.readers, _lanes_of_process(dataset, state.num_lanes), unread)
     batching, packs = dataset.batching, dataset.pack_sources
-    open_packs: OpenPacks | None = (lambda feed: packs.open(dataset, feed, number, state)) if dataset.packs else None
+    open_packs: OpenPacks | None = (lambda feed: packs.open(dataset, feed, number, state)) if work.packs else None
     return Lane(
         dataset.order.cursor(number, state),
         work,

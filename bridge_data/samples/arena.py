@@ -132,16 +132,15 @@ class Arena(abc.ABC):
         return next(self._images, None)
 
     def _image_slices(self, size: tuple[int, int, int]) -> Iterator[tuple[NDArray[np.uint8], torch.Tensor]]:
-        block = self.allocate((self.num_images, *size), torch.uint8)
-        if block is None:
+        stack = self.allocate((self.num_images, *size), torch.uint8)
+        if stack is None:
             return iter(())
-        self._stack_address = block.data_ptr()
-        return zip(block.numpy(), block.permute(0, 3, 1, 2), strict=True)
+        self._stack_address = stack.data_ptr()
+        return zip(stack.numpy(), stack.permute(0, 3, 1, 2), strict=True)
 
     def take_stack(self, images: list[torch.Tensor]) -> torch.Tensor | None:
-        """The stack of all images decoded in one block of `image_buffer`, without a copy; None for any other tensors.
-
-        Only the first call for a block returns it: a second stack of the same images is a copy.
+        """The stack in which all these images were decoded (see `image_buffer`), without a copy; None for any other
+        tensors. Only the first call returns it: a second stack of the same images is a copy.
         """
         first = images[0]
         if not self._stack_address or first.data_ptr() != self._stack_address:

@@ -167,3 +167,10 @@ def test_a_dataset_named_twice_in_a_blend_is_read_in_two_orders(folder: Path) ->
     keys = [lane.next().batch.__restore_key__ for _ in range(60)]
     first, second = ([index for source, _, index, _ in keys if source == name][:20] for name in made.source_ids)
     assert len(first) == len(second) == 20 and first != second
+
+
+def test_only_what_a_data_set_has_can_be_changed(tmp_path: Path) -> None:
+    made = train_dataset(write_texts(tmp_path / "texts", 8), batch_size=2)
+    assert (made.changed(begins_anew=True).begins_anew, made.begins_anew) == (True, False)
+    with pytest.raises(TypeError, match="opened"):
+        made.changed(opened=None)  # type: ignore[call-arg]
