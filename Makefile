@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := setup
 .PHONY: more setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
-  compat lint wheel docs peers bench bench-ray bench-more clean
+  compat lint wheel docs peers bench bench-recipes bench-ray bench-more clean
 
 # setup, demo, test, test-all, lint, bench and docs are what is needed every day; `make more` lists the rest.
 define MORE
@@ -27,6 +27,7 @@ faults       failing file systems, full disks, kills
 fuzz         damaged files of every format: SECONDS_EACH=30 ARGS="--targets jsonl,images"
 mutants      how many small changes of a room the tests notice: ROOM=order SAMPLE=30
 compat       the tests of a checkout of Energon, Bridge or Megatron-LM, run on ours: CHECKOUT=../Megatron-Energon
+bench-recipes  from files to `pixel_values` and packed tokens, beside Bridge and transformers
 bench-ray    workers on Ray beside local workers
 bench-more   what docs/benchmarks.md prints besides `make bench`
 wheel        the package as it is published, tried in an empty environment
@@ -208,6 +209,11 @@ bench: $(VENV)/.bench peers
 $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"
 	@touch $@
+
+# What jobs compute from files to `pixel_values` and packed tokens: ours, Megatron-Bridge on Energon, transformers under
+# torch's DataLoader, and a bare loop, all in the environment of Bridge. ARGS="--only qwen --rounds 1" for a quick look.
+bench-recipes: $(VENV)/.bench $(BRIDGE)/.bridge
+	$(BIN)/python -m benchmarks.recipes $(ARGS)
 
 # Workers on Ray beside local workers, over the loopback device.
 bench-ray: $(VENV)/.bench $(PEERS)/ray/.complete

@@ -96,7 +96,7 @@ def main(make: type[Loader], convert: Any = None) -> None:
     loader.close()
     # Some libraries leave threads or processes that keep Python from ending; the figures are out.
     sys.stdout.flush()
-    _end_children()
+    end_children()
     os._exit(0)
 
 
@@ -203,7 +203,8 @@ def _pss_kb(process: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def _end_children() -> None:
+def end_children() -> None:
+    """End what a library leaves running."""
     for process in tree():
         if process != os.getpid():
             try:

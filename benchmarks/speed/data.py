@@ -93,7 +93,7 @@ def _blend(target: Path, scale: float) -> None:
 
 def _sources(target: Path, scale: float) -> None:
     """Three hundred sets of JPEGs, links to one, and the metadataset that blends them."""
-    _write(target / "000", _numbered(_photos((320, 240), 20_000, 250), 4), 500, "jpeg")
+    _write(target / "000", _numbered(photos_of((320, 240), 20_000, 250), 4), 500, "jpeg")
     names = [f"{number:03d}" for number in range(max(2, int(NUM_SOURCES * scale)))]
     for name in names[1:]:
         shutil.copytree(target / "000/tars", target / name / "tars", copy_function=_copy_or_link)
@@ -112,16 +112,16 @@ def _copy_or_link(source: str, target: str) -> None:
 
 
 def _jpeg(target: Path, scale: float) -> None:
-    _write(target, _numbered(_photos((500, 400), 55_000, int(1_000 * scale)), 4), 100, "jpeg")
+    _write(target, _numbered(photos_of((500, 400), 55_000, int(1_000 * scale)), 4), 100, "jpeg")
 
 
 def _large_photos(target: Path, scale: float) -> None:
-    _write(target, _numbered(_photos((1600, 1200), 400_000, int(80 * scale)), 3), 20, "photos")
+    _write(target, _numbered(photos_of((1600, 1200), 400_000, int(80 * scale)), 3), 20, "photos")
 
 
 def _videos(target: Path, scale: float) -> None:
     """Clips of 10 s that pan over photos, in H.264 with B-frames and a key frame every two seconds."""
-    photos = _photos((1600, 1200), 400_000, max(1, int(16 * scale)))
+    photos = photos_of((1600, 1200), 400_000, max(1, int(16 * scale)))
     _write(target, _numbered((_clip_of(photo) for photo in photos), 8, "mp4"), 16, "video")
 
 
@@ -191,7 +191,7 @@ def _tokens(name: str, count: int, target: Path, scale: float) -> None:
 
 def _aux(target: Path, scale: float) -> None:
     """Questions as JSON, each of which names one of a thousand photos of another data set."""
-    photos = list(_numbered(_photos((160, 120), 6_000, int(250 * scale)), 4))
+    photos = list(_numbered(photos_of((160, 120), 6_000, int(250 * scale)), 4))
     _write(target / "photos", iter(photos), 250, "jpeg")
     pixels = json.loads((target / "photos/reference.json").read_text())
     rng, reference = random.Random(0), {}
@@ -218,18 +218,11 @@ def _numbered(contents: Iterable[bytes], times: int, part: str = "jpg") -> Sampl
         yield f"{number:07d}", {part: made[number % len(made)]}
 
 
-def _photos(size: tuple[int, int], num_bytes: int, count: int) -> Iterator[bytes]:
+def photos_of(size: tuple[int, int], num_bytes: int, count: int, rng: random.Random | None = None) -> Iterator[bytes]:
     """JPEGs of about `num_bytes`: crops of the photos that scikit-image and scikit-learn ship."""
-    import skimage
-    import sklearn
-
-    of_skimage, of_sklearn = Path(skimage.__file__).parent / "data", Path(sklearn.__file__).parent / "datasets/images"
-    names = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg", "ihc.png")
-    files = [of_skimage / name for name in names] + [of_sklearn / name for name in ("china.jpg", "flower.jpg")]
-    sources = [Image.open(file).convert("RGB") for file in files]
-    rng = random.Random(0)
+    rng = rng or random.Random(0)
     for _ in range(count):
-        source = rng.choice(sources)
+        source = rng.choice(_sources_of_photos())
         width = min(source.width, source.height * size[0] / size[1]) * rng.uniform(0.6, 1)
         height = width * size[1] / size[0]
         left, top = rng.uniform(0, source.width - width), rng.uniform(0, source.height - height)
@@ -239,6 +232,17 @@ def _photos(size: tuple[int, int], num_bytes: int, count: int) -> Iterator[bytes
         gain = rng.uniform(0.8, 1.2)
         crop = crop.point([min(255, int(value * gain)) for value in range(256)] * 3)
         yield _jpeg_of(crop, num_bytes)
+
+
+@functools.cache
+def _sources_of_photos() -> list[Image.Image]:
+    import skimage
+    import sklearn
+
+    of_skimage, of_sklearn = Path(skimage.__file__).parent / "data", Path(sklearn.__file__).parent / "datasets/images"
+    names = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "retina.jpg", "rocket.jpg", "ihc.png")
+    files = [of_skimage / name for name in names] + [of_sklearn / name for name in ("china.jpg", "flower.jpg")]
+    return [Image.open(file).convert("RGB") for file in files]
 
 
 def _jpeg_of(picture: Image.Image, num_bytes: int) -> bytes:
@@ -265,7 +269,7 @@ def _write(folder: Path, samples: Samples, per_shard: int, kind: str, referenced
                 reference[key] = _reference(kind, next(iter(parts.values())))
             yield key, parts
 
-    _write_tars(tars, noted(), per_shard)
+    write_tars(tars, noted(), per_shard)
     (folder / "reference.json").write_text(json.dumps(reference))
     prepare(tars, KINDS[kind])
 
@@ -307,7 +311,7 @@ def prepare(tars: Path, options: list[str], num_workers: int = 2) -> None:
         raise RuntimeError(f"{tars} could not be prepared: {done.stderr[-2000:]}")
 
 
-def _write_tars(folder: Path, samples: Samples, per_shard: int) -> None:
+def write_tars(folder: Path, samples: Samples, per_shard: int) -> None:
     tar, number = None, 0
     for position, (key, parts) in enumerate(samples):
         if position % per_shard == 0:

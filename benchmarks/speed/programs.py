@@ -37,8 +37,15 @@ class Library:
     """The folder of its own format, which its program makes of the tars."""
     is_threaded: bool = False
     """Whether it has threads where the others have worker processes, and no mode without."""
+    made_by: str = "`make peers`"
+    """What makes its environment."""
     tolerance: float = 1e-4
     """How far the mean of a sample may be off, as a share: other decoders convert colours otherwise."""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return ENVIRONMENTS / self.environment / "bin/python" if self.environment else Path(sys.executable)
 
 
 LIBRARIES = {
@@ -90,8 +97,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 def python_of(name: str) -> Path:
     """The interpreter of a library's environment."""
-    environment = LIBRARIES[name].environment
-    return ENVIRONMENTS / environment / "bin/python" if environment else Path(sys.executable)
+    return LIBRARIES[name].python
 
 
 def convert(name: str, workload: str, data: Path) -> None:
@@ -99,7 +105,7 @@ def convert(name: str, workload: str, data: Path) -> None:
     done = data / f".converted-{LIBRARIES[name].format}"
     if LIBRARIES[name].format and not done.exists() and python_of(name).exists():
         print(f"{name}: converting {workload}", file=sys.stderr, flush=True)
-        figures = _started(name, ["convert", "--workload", workload, "--data", str(data)], CONVERT_LIMIT_S)
+        figures = started(LIBRARIES[name], ["convert", "--workload", workload, "--data", str(data)], CONVERT_LIMIT_S)
         if "failed" in figures:
             print(f"{name}: {figures['failed']}", file=sys.stderr)
         else:
@@ -116,16 +122,32 @@ def run(
     variables: Mapping[str, str] = NO_VARIABLES,
 ) -> Figures:
     """The figures of one run; `{"failed": why}` if there are none."""
+    return run_of(LIBRARIES[name], workload, data, workers, seconds, options, variables)
+
+
+def run_of(
+    library: Library,
+    workload: str,
+    data: Path,
+    workers: int,
+    seconds: float,
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] = NO_VARIABLES,
+    limit_s: float = RUN_LIMIT_S,
+) -> Figures:
+    """As `run`, of a library that need not be among `LIBRARIES`."""
     where = ["--workload", workload, "--data", str(data), "--workers", str(workers), "--seconds", str(seconds)]
     arguments = ["run", *where, "--started", str(time.monotonic()), *options]
-    return _started(name, arguments, RUN_LIMIT_S, variables)
+    return started(library, arguments, limit_s, variables)
 
 
-def _started(name: str, arguments: list[str], limit_s: float, variables: Mapping[str, str] = NO_VARIABLES) -> Figures:
-    python = python_of(name)
-    if not python.exists():
-        return {"failed": f"no environment: `make peers` makes {python.parent.parent.name}"}
-    command = [str(python), str(PROGRAMS / LIBRARIES[name].program), *arguments]
+def started(
+    library: Library, arguments: Sequence[str], limit_s: float, variables: Mapping[str, str] = NO_VARIABLES
+) -> Figures:
+    """The last line of JSON that the program of a library prints; `{"failed": why}` if it fails."""
+    if not library.python.exists():
+        return {"failed": f"no environment: {library.made_by} makes {library.environment}"}
+    command = [str(library.python), str(PROGRAMS / library.program), *arguments]
     status, output, errors = limited(command, limit_s, variables)
     if status is None:
         return {"failed": f"not done after {limit_s} s"}

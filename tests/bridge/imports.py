@@ -20,6 +20,11 @@ ABSENT = ("transformer_engine", "modelopt", "nvidia_resiliency_ext")
 def change_imports() -> None:
     """From now on this process imports `bridge_data` for Energon, and stand-ins for what needs CUDA."""
     replace_energon()
+    stand_in_for_cuda()
+
+
+def stand_in_for_cuda() -> None:
+    """From now on this process imports stand-ins for what needs CUDA."""
     if not any(isinstance(finder, _AbsentPackages) for finder in sys.meta_path):
         sys.meta_path.append(_AbsentPackages())
 
