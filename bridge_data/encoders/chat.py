@@ -6,8 +6,9 @@ code: it runs in Jinja's sandbox. Its time and memory are not limited there; of 
 watchdog of workers names the sample.
 
 Answers are found in two ways. A template with `{% generation %}` around answers marks them itself. For any other, the
-text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer; if
-the template has no generation prompt, the name of the role is marked with the answer.
+text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer, once
+for conversations that a `Frame` fits; if the template has no generation prompt, the name of the role is marked with the
+answer.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bridge_data.encoders.chat_fields import THROUGH
+from bridge_data.encoders.chat_frames import Frame, Shape, Span, shape_of, texts_of
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
@@ -29,9 +31,6 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
 
 T = TypeVar("T")
-
-Span = tuple[int, int]
-"""A range of characters or tokens: the first, and the one after the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -306,17 +305,37 @@ def _warn_moved(owner: str, kind: str) -> None:
 def _answers_by_prefixes(
     tokenizer: Any, messages: list[dict[str, Any]], template: str, answers: str, options: Mapping[str, Any]
 ) -> tuple[str, list[Span]]:
-    def render(turns: list[dict[str, Any]], prompt: bool) -> str:
-        fixed = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
-        return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **fixed, **options)))
+    render = functools.partial(_rendered, tokenizer, template, options)
+    text = render(messages, prompt=False)
+    shape = None if options else shape_of(messages)
+    frame = None if shape is None else _frames_of(tokenizer, template, answers, shape).now()
+    if frame is not None and (known := frame.spans([*itertools.chain(*texts_of(messages))], text)) is not None:
+        return text, known
+    return text, _spans_by_prefixes(render, messages, text, answers)
 
-    text = render(messages, False)
+
+def _rendered(
+    tokenizer: Any, template: str, options: Mapping[str, Any], turns: list[dict[str, Any]], *, prompt: bool
+) -> str:
+    """The turns as text, with the generation prompt if `prompt`."""
+    fixed = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
+    return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **fixed, **options)))
+
+
+def _spans_by_prefixes(
+    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
+) -> list[Span]:
+    """The answers in `text`, by rendering what comes before each, and what ends with it.
+
+    Raises:
+        ConfigError: if the template writes a turn differently once others follow it.
+    """
     spans = []
     for number, turn in enumerate(messages):
         if turn["role"] != answers:
             continue
-        before = render(messages[:number], True) if number else ""
-        through = text if number + 1 == len(messages) else render(messages[: number + 1], False)
+        before = render(messages[:number], prompt=True) if number else ""
+        through = text if number + 1 == len(messages) else render(messages[: number + 1], prompt=False)
         if not (text.startswith(before) and text.startswith(through)):
             raise ConfigError(
                 "the chat template writes a turn differently once others follow it, so the answers cannot be found; "
@@ -324,7 +343,40 @@ def _answers_by_prefixes(
                 "ConversationTemplateConfig(chat_template=...)"
             )
         spans.append((len(before), len(through.rstrip())))
-    return text, spans
+    return spans
+
+
+class _Sightings:
+    """The frame of a shape, made when the shape is seen for the second time: many come once."""
+
+    def __init__(self, make: Callable[[], Frame | None]) -> None:
+        self._make: Callable[[], Frame | None] | None = make
+        self._is_new = True
+        self._frame: Frame | None = None
+
+    def now(self) -> Frame | None:
+        """The frame; None if there is none, or not yet."""
+        if self._is_new:
+            self._is_new = False
+        elif self._make is not None:
+            self._frame, self._make = self._make(), None
+        return self._frame
+
+
+@functools.lru_cache(maxsize=512)
+def _frames_of(tokenizer: Any, template: str, answers: str, shape: Shape) -> _Sightings:
+    def find(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+        render = functools.partial(_rendered, tokenizer, template, {})
+        text = render(turns, prompt=False)
+        return text, _spans_by_prefixes(render, turns, text, answers)
+
+    def make() -> Frame | None:
+        try:
+            return Frame.of(shape, answers, find)
+        except BridgeDataError:  # the template refuses the texts that stand for those of the data
+            return None
+
+    return _Sightings(make)
 
 
 def tokenize_spans(

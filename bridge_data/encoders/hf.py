@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import (
     MarkedTokens,
-    Span,
     chat_template_of,
     lacks_beginning,
     note_moved_media,
@@ -26,6 +25,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
     touching,
 )
+from bridge_data.encoders.chat_frames import Span
 from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder

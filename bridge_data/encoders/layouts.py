@@ -22,7 +22,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, Span, messages_for, padding_token_of, takes_parts
+from bridge_data.encoders.chat import MarkedTokens, messages_for, padding_token_of, takes_parts
+from bridge_data.encoders.chat_frames import Span
 from bridge_data.encoders.encoder_config import ConversationConfig
 from bridge_data.encoders.sequences import (
     FamilySample,
