@@ -1,6 +1,8 @@
-"""Files of results: JSON in which each row of figures is a line."""
+"""Files of results: JSON in which each row of figures is a line, and pictures of it."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +23,11 @@ def write(file: Path, document: dict[str, Any]) -> None:
     """Write a document."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(as_json(document) + "\n")
+
+
+def draw(module: str, document: dict[str, Any], file: Path) -> None:
+    """Draw a document by the `draw` of a module, if what draws is installed; else say how to."""
+    try:
+        importlib.import_module(module).draw(document, file)
+    except ImportError as error:
+        print(f'no picture: {error}; pip install -e ".[bench]"', file=sys.stderr)

@@ -66,9 +66,7 @@ class Loader(work.Loader):
         dataset = get_train_dataset(
             data / "tars",
             worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers),
-            batch_size=self.recipe.batch_size,
-            shuffle_buffer_size=work.SHUFFLE_BUFFER,
-            max_samples_per_sequence=work.RUN_LENGTH,
+            **self.order,
             task_encoder=encoder,
         )
         self.loader = get_savable_loader(dataset)

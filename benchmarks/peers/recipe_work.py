@@ -180,6 +180,12 @@ class Loader(measure.Loader):
     def __init__(self, recipe: str, data: Path, workers: int, settings: dict[str, Any]) -> None:
         self.recipe = RECIPES[recipe]
         self.settings = settings | {"batch_size": self.recipe.batch_size}
+        self.order = {
+            "batch_size": self.recipe.batch_size,
+            "shuffle_buffer_size": SHUFFLE_BUFFER,
+            "max_samples_per_sequence": RUN_LENGTH,
+        }
+        """For `get_train_dataset`, of Energon and ours."""
 
     def fields(self, batch: Any) -> tuple[list[str], dict[str, torch.Tensor]]:
         """The keys of a batch, and its tensors by the names that transformers gives them; `labels` are shifted, as

@@ -25,7 +25,7 @@ from benchmarks.figures import RESULTS, ROOT
 from benchmarks.recipes import data, tables
 from benchmarks.recipes.sides import RECIPES, SIDES, TRANSFORMERS, Sides, available
 from benchmarks.speed.data import warm
-from benchmarks.speed.programs import OURS, Figures, run_of, started
+from benchmarks.speed.programs import OURS, Figures, run, started
 from benchmarks.speed.rounds import report
 from benchmarks.speed.summary import Summary, summarize
 
@@ -108,7 +108,7 @@ def measured(name: str, workers: int, extent: Extent) -> dict[str, list[Figures]
             elif number and "failed" in results[side][-1]:
                 continue
             else:
-                found = run_of(program, name, folder, workers, extent.seconds, limit_s=LIMIT_S) | {"check": "equal"}
+                found = run(program, name, folder, workers, extent.seconds, limit_s=LIMIT_S) | {"check": "equal"}
             report(name, workers, side, found)
             results[side].append(found)
     return results
@@ -167,12 +167,7 @@ def write(document: dict[str, Any]) -> None:
     """JSON, picture, and the tables of the pages."""
     figures.write(FILE, document)
     tables.write_pages(document)
-    try:
-        from benchmarks.recipes import picture
-
-        picture.draw(document, RESULTS / "recipes.png")
-    except ImportError as error:
-        print(f'no picture: {error}; pip install -e ".[bench]"', file=sys.stderr)
+    figures.draw("benchmarks.recipes.picture", document, RESULTS / "recipes.png")
 
 
 if __name__ == "__main__":

@@ -135,12 +135,7 @@ def write(document: dict[str, Any]) -> None:
     figures.write(FILE, document)
     for name, text in tables.pages(document).items():
         (ROOT / name).write_text(tables.in_page((ROOT / name).read_text(), text))
-    try:
-        from benchmarks.speed import picture
-
-        picture.draw(document, RESULTS / "bench.png")
-    except ImportError as error:
-        print(f'no picture: {error}; pip install -e ".[bench]"', file=sys.stderr)
+    figures.draw("benchmarks.speed.picture", document, RESULTS / "bench.png")
 
 
 if __name__ == "__main__":

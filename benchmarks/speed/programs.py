@@ -113,20 +113,7 @@ def convert(name: str, workload: str, data: Path) -> None:
 
 
 def run(
-    name: str,
-    workload: str,
-    data: Path,
-    workers: int,
-    seconds: float,
-    options: Sequence[str] = (),
-    variables: Mapping[str, str] = NO_VARIABLES,
-) -> Figures:
-    """The figures of one run; `{"failed": why}` if there are none."""
-    return run_of(LIBRARIES[name], workload, data, workers, seconds, options, variables)
-
-
-def run_of(
-    library: Library,
+    library: str | Library,
     workload: str,
     data: Path,
     workers: int,
@@ -135,7 +122,8 @@ def run_of(
     variables: Mapping[str, str] = NO_VARIABLES,
     limit_s: float = RUN_LIMIT_S,
 ) -> Figures:
-    """As `run`, of a library that need not be among `LIBRARIES`."""
+    """The figures of one run of a library, which may be named; `{"failed": why}` if there are none."""
+    library = LIBRARIES[library] if isinstance(library, str) else library
     where = ["--workload", workload, "--data", str(data), "--workers", str(workers), "--seconds", str(seconds)]
     arguments = ["run", *where, "--started", str(time.monotonic()), *options]
     return started(library, arguments, limit_s, variables)
