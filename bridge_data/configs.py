@@ -10,10 +10,14 @@ What is expensive is named, not made: a tokenizer by its folder or hub id, a tas
 """
 
 import dataclasses
+import enum
 import functools
+import itertools
+import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.bridge import EnergonDatasetBuilder, EnergonDatasetConfig
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
     from bridge_data.task import TaskEncoder
+
+logger = logging.getLogger("bridge_data")
 
 DATA_MODULE = "bridge_data.EnergonMultiModalDataModule"
 
@@ -132,26 +138,36 @@ class DataConfig:
 
     def saved_in(self, folder: str | os.PathLike[str], *, max_steps: int | None = None) -> Self:
         """The same, and written to `config.yaml` in the folder of a run by the first process of the job, so that
-        commands need only the folder: see `read`. `max_steps` is the length of the run, if it is known.
+        commands need only the folder: see `read`. `max_steps` is the length of the run, if it is known. Another
+        `config.yaml` that is there is kept as `config.yaml.1` (or the next free number), which the log tells.
 
         >>> config = DataConfig(path="photos", options={"seed": 3}).saved_in("run", max_steps=1000)
         >>> DataConfig.read("run") == config
         True
 
         Raises:
-            ConfigError: for an object that a YAML can only name, such as a tokenizer that was made already, or a folder
-                that cannot be written.
+            ConfigError: for what a YAML can only name, such as a tokenizer that was made already, or a class of the
+                script itself; for settings that could not be read again; for a folder that cannot be written.
         """
         if rank_in(None)[0] != 0:
             return self
-        given = {
-            name: _in_yaml(name, value) for name, value in self._arguments.items() if name in self.options or value
+        arguments = {
+            name: value for name, value in self._arguments.items() if name in self.options or value is not None
         }
+        given = {name: _in_yaml(name, value) for name, value in arguments.items()}
         data = given if self.data_module == DATA_MODULE else {"class_path": self.data_module, "init_args": given}
         content = {"data": data} | ({} if max_steps is None else {"trainer": {"max_steps": max_steps}})
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        try:
+            with tempfile.TemporaryDirectory() as tried:
+                write_file(Path(tried, CONFIG_FILE), text)
+                type(self).read(Path(tried, CONFIG_FILE))
+        except ConfigError as error:
+            raise ConfigError(f"{folder}: these settings could not be read again from a YAML: {error}") from error
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            write_file(Path(folder, CONFIG_FILE), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+            _keep_other(Path(folder, CONFIG_FILE), text)
+            write_file(Path(folder, CONFIG_FILE), text)
         except OSError as error:
             raise ConfigError(f"{folder}: {CONFIG_FILE} cannot be written: {error.strerror}") from error
         return self
@@ -253,7 +269,8 @@ def is_run_folder(path: Path) -> bool:
 
 
 def config_file(folder: Path) -> Path | None:
-    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top.
+    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top, of which
+    `config.yaml` comes first.
 
     Raises:
         ConfigError: if several are equally near.
@@ -261,6 +278,9 @@ def config_file(folder: Path) -> Path | None:
     found = [file for file in files_of_run(folder) if file.suffix in _YAML and _names_data(file)]
     least = min((len(file.parts) for file in found), default=0)
     nearest_ones = [file for file in found if len(file.parts) == least]
+    written = [file for file in nearest_ones if file.name == CONFIG_FILE]
+    if len(written) == 1:
+        return written[0]
     if len(nearest_ones) > 1:
         names = ", ".join(str(file.relative_to(folder)) for file in nearest_ones)
         raise ConfigError(f"{folder}: has several configs, {names}: give one of them; checkpoints go in by --state")
@@ -392,19 +412,32 @@ def _in_yaml(name: str, value: Any) -> Any:
         ConfigError: if it has none.
     """
     value = plain(value)
+    if isinstance(value, enum.Enum):
+        value = value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, Mapping):
         return {key: _in_yaml(f"{name}.{key}", inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_in_yaml(name, inner) for inner in value]
-    if value is None or isinstance(value, str | int | float):
+    if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, type | FunctionType) and "<" not in value.__qualname__:
+        if value.__module__ == "__main__":
+            raise ConfigError(f"{name}: {value.__qualname__} is of the script itself; move it to a module")
         return f"{value.__module__}.{value.__qualname__}"
     raise ConfigError(f"{name}: a YAML cannot hold a {type(value).__name__}; name it, by a path or by its class_path")
+
+
+def _keep_other(file: Path, text: str) -> None:
+    """Rename a file with another text, such as the settings of another run in its folder."""
+    if not file.exists() or file.read_text(errors="replace") == text:
+        return
+    free = next(one for number in itertools.count(1) if not (one := file.with_name(f"{file.name}.{number}")).exists())
+    file.rename(free)
+    logger.warning("%s: has other settings than this run; they are kept as %s", file, free.name)
 
 
 _VARIABLE = re.compile(r"\S*\$\{[^\s{}]*\}\S*")

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from jsonargparse import Namespace
@@ -347,3 +348,36 @@ def test_settings_are_read_without_what_trains(path: Path, tmp_path: Path) -> No
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Sized:
+    """Stands for a class of a script."""
+
+
+Sized.__module__ = "__main__"
+
+
+def test_saved_settings_replace_no_other_config_and_are_found_beside_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {size: 3}\ndata: {path: texts}\n")
+    (tmp_path / "recipe.yaml").write_text("data: {path: others}\n")
+    for _ in range(2):
+        config = DataConfig(path="photos", options={"seed": 3}).saved_in(tmp_path, max_steps=5)
+    assert (tmp_path / "config.yaml.1").read_text().startswith("model:") and not (tmp_path / "config.yaml.2").exists()
+    assert DataConfig.read(str(tmp_path)) == config
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"options": {"where": ("a > 1",)}}, "could not be read again.*where"),
+        ({"task_encoder": Sized}, "task_encoder: Sized is of the script itself"),
+        (
+            {"task_encoder": {"class_path": ADDING, "init_args": {"number": np.float64(1.0)}}},
+            "task_encoder.init_args.number: a YAML cannot hold a float64",
+        ),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_saved(settings: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=named):
+        DataConfig(path="photos", **settings).saved_in(tmp_path)
+    assert not [*tmp_path.iterdir()]
