@@ -11,12 +11,14 @@ for conversations that a `Frame` fits; if the template has no generation prompt,
 answer.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
 import re
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -308,7 +310,7 @@ def _answers_by_prefixes(
     render = functools.partial(_rendered, tokenizer, template, options)
     text = render(messages, prompt=False)
     shape = None if options else shape_of(messages)
-    frame = None if shape is None else _frames_of(tokenizer, template, answers, shape).now()
+    frame = None if shape is None else _frame(tokenizer, template, answers, shape)
     if frame is not None and (known := frame.spans([*itertools.chain(*texts_of(messages))], text)) is not None:
         return text, known
     return text, _spans_by_prefixes(render, messages, text, answers)
@@ -346,37 +348,40 @@ def _spans_by_prefixes(
     return spans
 
 
-class _Sightings:
-    """The frame of a shape, made when the shape is seen for the second time: many come once."""
+_frames: dict[int, dict[tuple[str, str, Shape], Frame | None]] = {}
+"""The frames of each tokenizer, by its id, as long as it lives; `_UNMADE` of a shape that was seen once."""
 
-    def __init__(self, make: Callable[[], Frame | None]) -> None:
-        self._make: Callable[[], Frame | None] | None = make
-        self._is_new = True
-        self._frame: Frame | None = None
+_UNMADE = Frame((), ())
 
-    def now(self) -> Frame | None:
-        """The frame; None if there is none, or not yet."""
-        if self._is_new:
-            self._is_new = False
-        elif self._make is not None:
-            self._frame, self._make = self._make(), None
-        return self._frame
+_MAX_FRAMES = 1024
 
 
-@functools.lru_cache(maxsize=512)
-def _frames_of(tokenizer: Any, template: str, answers: str, shape: Shape) -> _Sightings:
-    def find(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
-        render = functools.partial(_rendered, tokenizer, template, {})
-        text = render(turns, prompt=False)
-        return text, _spans_by_prefixes(render, turns, text, answers)
-
-    def make() -> Frame | None:
+def _frame(tokenizer: Any, template: str, answers: str, shape: Shape) -> Frame | None:
+    """The frame of a shape, made when it is seen for the second time, as many come once; None if there is none."""
+    frames = _frames.get(id(tokenizer))
+    if frames is None:
         try:
-            return Frame.of(shape, answers, find)
-        except BridgeDataError:  # the template refuses the texts that stand for those of the data
+            weakref.finalize(tokenizer, _frames.pop, id(tokenizer), None)
+        except TypeError:  # a class with slots: its id may be another one's later
             return None
+        frames = _frames[id(tokenizer)] = {}
+    key = template, answers, shape
+    if key not in frames:
+        if len(frames) >= _MAX_FRAMES:
+            frames.clear()
+        frames[key] = _UNMADE
+        return None
+    if frames[key] is _UNMADE:
+        render = functools.partial(_rendered, tokenizer, template, {})
 
-    return _Sightings(make)
+        def find(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+            text = render(turns, prompt=False)
+            return text, _spans_by_prefixes(render, turns, text, answers)
+
+        frames[key] = None
+        with contextlib.suppress(BridgeDataError):  # the template refuses the texts that stand for those of the data
+            frames[key] = Frame.of(shape, answers, find)
+    return frames[key]
 
 
 def tokenize_spans(

@@ -1,6 +1,8 @@
 """Answers are where rendering up to each of them finds them, and conversations of one shape are rendered once."""
 
+import gc
 import random
+import weakref
 from typing import Any
 from unittest import mock
 
@@ -115,3 +117,19 @@ def test_a_template_that_writes_the_last_turn_in_another_way_is_refused_however_
     for _ in range(3):
         with pytest.raises(ConfigError, match="writes a turn differently"):
             render_conversation(tokenizer, turns, LAST, "assistant")
+
+
+def test_a_tokenizer_may_be_of_a_class_without_a_hash_and_is_not_kept() -> None:
+    class Compared(type(make_tokenizer())):  # type: ignore[misc]
+        __hash__ = None  # as of a dataclass
+
+    turns = [{"role": role, "content": f"a {role}"} for role in ("user", "assistant") * 2]
+    tokenizer = make_tokenizer()
+    expected = render_conversation(tokenizer, turns, CHATML, "assistant")
+    tokenizer.__class__ = Compared
+    for _ in range(3):
+        assert render_conversation(tokenizer, turns, CHATML, "assistant") == expected
+    kept = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert kept() is None
