@@ -11,6 +11,7 @@ with the figure computed for it. Rates for more workers are estimates, as only t
 """
 
 import contextlib
+import copy
 import dataclasses
 import enum
 import importlib.metadata
@@ -265,8 +266,8 @@ def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -
 def check_hooks(dataset: LaneDataset) -> Iterator[Finding]:
     """Whether the first batch is the same when it is made again: what the hooks make of a sample must not depend on
     what they have made before, or a resumed run, and one with other workers, has other batches, without an error."""
-    try:
-        first, again = [dataset.lane(0, dataset.new_state()).next().batch for _ in range(2)]
+    try:  # copied, as an encoder may fill one batch again and again
+        first, again = [copy.deepcopy(dataset.lane(0, dataset.new_state()).next().batch) for _ in range(2)]
     except StopIteration:  # hooks have left out all samples of this lane
         return
     found = first_difference(first, again, "batch")

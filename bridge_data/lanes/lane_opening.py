@@ -37,6 +37,8 @@ class LaneData(RunData, Protocol):
     @property
     def is_remote(self) -> bool: ...
     @property
+    def packs(self) -> bool: ...
+    @property
     def opened(self) -> "OpenSources": ...
     def new_state(self) -> LoaderState: ...
     def work(self, *, watch: Watch | None = None) -> Work: ...
@@ -56,13 +58,19 @@ class OpenSources:
         self.observer = None if dataset.make_observer is None else dataset.make_observer(order.source_keys)
         self.budget = BlockBudget(dataset.worker_config.max_open_bytes)
         self.numbering, self.sample_ids = Numbering(order.source_keys, order.sizes), order.sample_ids
+        self._packs = dataset.packs
         self._hooks: EncoderHooks | None = None
         self._cut_for: Generation | None = None
 
     def hooks(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> EncoderHooks:
-        """The hooks of the encoder, to which some may have been set since."""
+        """The hooks of the encoder, to which some may have been set since.
+
+        Raises:
+            ConfigError: if these do not fit together.
+        """
         if self._hooks is None or not self._hooks.are_of(encoder):
             self._hooks = EncoderHooks(encoder)
+            self._hooks.check(packing=self._packs)
         return self._hooks
 
     def read_in_blocks(self, dataset: LaneData, state: LoaderState) -> None:

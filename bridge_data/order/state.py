@@ -180,6 +180,8 @@ class LoaderState:
                 "state of its data), or resume with the release that wrote it."
             )
         _check_checksums(data)
+        if missing := sorted(_ALWAYS_SAVED - data.keys()):
+            raise StateError(f"the state lacks {', '.join(missing)}; {DAMAGED_STATE}")
         saved = {name: data[name] for name in _FIELDS if name in data}
         for name in saved.keys() & _AS_PLAIN_DATA.keys():
             saved[name] = _AS_PLAIN_DATA[name].read(saved[name])

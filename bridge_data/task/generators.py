@@ -30,19 +30,21 @@ _NOTHING_TO_UNDO = contextlib.ExitStack()
 
 
 def torch_defaults() -> contextlib.ExitStack:
-    """Set torch as a worker has it: tensors are float32 and on the CPU, unless a hook says otherwise, and no inference
-    mode. Without this, a trainer that calls `torch.set_default_dtype` or `set_default_device` would get other batches
-    from hooks that run in its own process. What is returned restores the caller's when it is closed.
+    """Set torch as a worker has it: tensors are float32 and on the CPU, unless a hook says otherwise, with gradients,
+    and no inference mode. Without this, a trainer that calls `torch.set_default_dtype` or `set_default_device` would
+    get other batches from hooks that run in its own process. What is returned restores the caller's when it is closed.
     """
     if "torch" not in sys.modules:
         return _NOTHING_TO_UNDO
     itself = torch_itself()
-    plain = itself.empty(0)  # shows all three, in a fifth of the time that asking for each takes
-    if plain.dtype is itself.float32 and plain.device.type == "cpu" and not plain.is_inference():
+    plain = itself.empty(0)  # shows three, in a fifth of the time that asking for them takes
+    is_of_worker = plain.dtype is itself.float32 and plain.device.type == "cpu" and not plain.is_inference()
+    if is_of_worker and itself.is_grad_enabled():
         return _NOTHING_TO_UNDO
     undo = contextlib.ExitStack()
     undo.enter_context(torch.device("cpu"))
     undo.enter_context(torch.inference_mode(mode=False))
+    undo.enter_context(torch.enable_grad())
     undo.callback(torch.set_default_dtype, plain.dtype)
     torch.set_default_dtype(torch.float32)
     return undo

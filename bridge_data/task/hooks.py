@@ -385,7 +385,8 @@ class Hooks:
         """Activate these hooks for the current thread, with their `current_sample_index` and `cache`. At the end the
         caller's random generators and torch's defaults are restored, since a lane may run inside the training process.
         """
-        self._token, self._defaults = active_hook.set(self), torch_defaults()
+        self._defaults = torch_defaults()
+        self._token = active_hook.set(self)
         if self.observer is None:
             is_profiled = self._is_profiled = self._is_profiled or profiler()
             if is_profiled is not None and is_profiled():

@@ -52,15 +52,16 @@ def test_random_numbers_belong_to_the_sample() -> None:
         assert all(a != b for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("how", ["bfloat16", "device", "inference"])
+@pytest.mark.parametrize("how", ["bfloat16", "device", "inference", "no_grad"])
 def test_hooks_have_torch_as_a_worker_has_it_whatever_the_trainer_has_set(how: str) -> None:
     def made(sample: Any) -> Any:
-        return torch.rand(3), torch.tensor([len(sample.text) / 3]), torch.arange(2)
+        with_gradients = torch.tensor(torch.is_grad_enabled())
+        return torch.rand(3), torch.tensor([len(sample.text) / 3]), torch.arange(2), with_gradients
 
     with hooks() as lane:
         (expected,) = lane.run("encode_sample", made, SAMPLE, REF)
-    before = torch.get_default_dtype()
-    with torch.inference_mode(how == "inference"), torch.device("meta" if how == "device" else "cpu"):
+    before, device = torch.get_default_dtype(), "meta" if how == "device" else "cpu"
+    with torch.inference_mode(how == "inference"), torch.set_grad_enabled(how != "no_grad"), torch.device(device):
         torch.set_default_dtype(torch.bfloat16 if how == "bfloat16" else before)
         try:
             with hooks() as lane:
