@@ -51,8 +51,8 @@ logger = logging.getLogger("bridge_data")
 class LaneExtra:
     """What a feature does in one lane. A feature overrides what it needs."""
 
-    skips_as: ClassVar[str] = "left_out"
-    """The stage under which samples are counted that `filter` leaves out."""
+    skips_as: ClassVar[str]
+    """The stage under which samples are counted that `filter` leaves out; without a `filter`, it is not needed."""
     reason: ClassVar[str] = ""
     """Why it leaves them out, for messages."""
 

@@ -66,16 +66,9 @@ FORGOTTEN = "forgotten"
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
 
-LEFT_OUT = "left_out"
-"""The name under which samples are counted that planned packs leave out: the encoder skips them by the cost index, they
-are too long, or longer than was measured."""
-
-REMEASURED = "cost_differs"
-"""The name under which samples are counted whose costs are not those of the cost index; they are not skipped."""
-
 FAILED = "failed"  # skipped samples are counted again under this name if a failure lost them
 
-NO_STAGES = (TRUNCATED, REMEASURED, FAILED)
+NO_STAGES = (TRUNCATED, FAILED)
 """Names in `Hooks.skipped` that are not hooks."""
 
 _FATAL = (
@@ -271,7 +264,7 @@ class Hooks:
         self.worker_config = worker_config
         self.cache, self.observer, self._raises = cache or NoCachePool(), observer, raises
         self.skipped: collections.Counter[str] = collections.Counter()
-        """Skipped samples by hook, and some of `NO_STAGES`."""
+        """Skipped samples by hook, and those of `NO_STAGES`."""
         self.is_cut = self.is_positional = False
         self.batch_index: int | None = None
         self._is_profiled: Callable[[], bool] | None = None

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from bridge_data.counts import tokens_of
+from bridge_data.counts import COUNTS, tokens_of
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -41,9 +41,16 @@ from bridge_data.plugins.planned.planned import (
 from bridge_data.plugins.planned.sample_costs import checked
 from bridge_data.run_options import RunOptions
 from bridge_data.task import Packing, hook_of
-from bridge_data.task.hooks import LEFT_OUT, REMEASURED, TRUNCATED
+from bridge_data.task.hooks import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
+
+LEFT_OUT = "left_out"
+"""The name under which samples are counted as skipped that packs leave out: the encoder skips them by the cost index,
+they are too long, or longer than was measured."""
+
+REMEASURED = "cost_differs"
+"""The name in `COUNTS.others` of samples whose costs are not those of the cost index."""
 
 _MEASURE = "measure the data again (bridge-data prepare --costs)"
 
@@ -250,7 +257,7 @@ class PlannedSource:
         for item in items:
             costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.output)
             if member is not None and costs != member.costs:
-                hooks.skipped[REMEASURED] += 1
+                COUNTS.others[REMEASURED] += 1
                 self._tell_once(f"{self._described(item)} costs {costs}, by the cost index {member.costs}")
             if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
                 item.sample = packing.truncate(item.sample, left[0])
@@ -278,7 +285,7 @@ class PlannedSource:
         what = f"{self._described(item)} has {num_made} parts, by the cost index {member.num_parts}"
         if self._packs.packing.remeasured == "error":
             raise FatalSampleError(f"a planned pack has other parts than were measured: {what}; {_MEASURE}")
-        hooks.skipped[REMEASURED] += 1
+        COUNTS.others[REMEASURED] += 1
         self._tell_once(what)
         hooks.count_skip(LEFT_OUT, abs(num_made - member.num_parts), what)
 

@@ -15,6 +15,7 @@ import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SavableDataLoader, get_savable_loader, stateless
 from bridge_data.errors import DatasetError, FatalSampleError
+from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.planned.costs import CostTable, open_costs
@@ -132,13 +133,13 @@ def table_of(path: Path, encoder: Any = None, part: str = "train") -> CostTable:
     return open_costs(source.records, (encoder or Texts()).costs_key(source))
 
 
-def run_of(dataset: LaneDataset, most: int | None = None) -> tuple[list[tuple[str, Any, int]], dict[str, int]]:
-    """(source, id, tokens) of all samples in the batches of a run, and the samples that it has counted as skipped."""
+def run_of(dataset: LaneDataset, most: int | None = None) -> tuple[list[tuple[str, Any, int]], LoaderMetrics]:
+    """(source, id, tokens) of all samples in the batches of a run, and its metrics."""
     with get_savable_loader(dataset) as loader:
         samples = itertools.chain.from_iterable(itertools.islice(loader, most))
         units = (unit if isinstance(unit, list) else [unit] for unit in samples)
         seen = [(one["__restore_key__"][0], one["id"], len(one["tokens"])) for unit in units for one in unit]
-        return seen, dict(loader.skipped)
+        return seen, loader.metrics()
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -200,10 +201,11 @@ def test_parts_that_were_not_measured_are_counted_or_an_error(
         with pytest.raises(FatalSampleError, match=r"number (20|45) of .*measure the data again"):
             run_of(dataset())
         return
-    seen, skipped = run_of(dataset())
+    seen, metrics = run_of(dataset())
     assert len({one[1] for one in seen}) == len(seen)
     assert len(seen) == 118 + min(0, 2 * more)  # of sample 10, both parts are too long
-    assert skipped == {"left_out": 1 + 2, "cost_differs": 2}
+    assert metrics.skipped == {"left_out": 1 + 2}
+    assert metrics.others == {"cost_differs": 2}
     assert "number 20 of" in caplog.text or "number 45 of" in caplog.text
 
 

@@ -227,9 +227,9 @@ def test_samples_that_are_longer_now_are_counted_and_what_has_no_room_is_left_ou
     job = Job(1, functools.partial(planned, texts[0], Encoder(longer=1), num_lanes=1))
     for pack in itertools.chain.from_iterable(job.batches(20)):
         assert sum(length for *_, length in pack) <= CAPACITY
-    skipped = job.loaders[0].skipped
-    assert skipped["left_out"] > 5
-    assert skipped["cost_differs"] > 100
+    metrics = job.loaders[0].metrics()
+    assert metrics.skipped.keys() == {"left_out"} and metrics.skipped["left_out"] > 5
+    assert metrics.others["cost_differs"] > 100  # which are not skipped
     assert "measure the data again" in caplog.text
     refusing = Encoder(longer=1, remeasured="error")
     with pytest.raises(FatalSampleError, match="planned pack is too long"):
