@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +32,24 @@ if TYPE_CHECKING:
 _WARM_UP_PACKETS = 32
 """Packets decoded before a range to warm up the decoder: MP3 refers back to up to 24 packets, Opus needs 80 ms."""
 
-_MAX_KEPT_PACKETS, _MAX_KEPT_BYTES = 4 * _WARM_UP_PACKETS, 1 << 20
-"""Maximum packets, and bytes of their samples, of a track that is decoded once for all that is asked of it."""
+_MAX_KEPT_BYTES, _MAX_WHOLE_BYTES = 1 << 20, 1 << 26
+"""Maximum bytes of samples of a track that is decoded while its packets are indexed, once for all that is asked of it:
+for a clip, and for all of it."""
+_DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "s64": np.int64, "flt": np.float32, "dbl": np.float64}
+"""By FFmpeg's name of a format; one with a `p` behind has a plane for each channel."""
 
 
 class Audio:
-    """The samples of an audio track; `start_s` is the time of the first, in seconds from the start of the medium."""
+    """The samples of an audio track; `start_s` is the time of the first, in seconds from the start of the medium.
 
-    def __init__(self, medium: Medium, track: Track) -> None:
-        self._track = track
-        header, packets = track.header, track.packets
-        self._kept = self._decoded_once() if len(packets) <= _MAX_KEPT_PACKETS else None
+    With `is_whole`, all of them will be asked for, so that they are decoded at once.
+    """
+
+    def __init__(self, medium: Medium, track: Track, *, is_whole: bool = False) -> None:
+        self._track, header = track, track.header
+        self._kept = self._decoded_once(_MAX_WHOLE_BYTES if is_whole else _MAX_KEPT_BYTES)
+        self._placed: list[tuple[int, AudioFrame]] | None = None
+        packets = track.packets
         self.rate = header.sample_rate
         first = next(self._decoded(0, is_strict=False), None) if self.rate else None
         if first is None:
@@ -57,7 +64,10 @@ class Audio:
             if self._samples_per_tick > 1:
                 self._measure_packets(first.pts, first.samples)
         self.num_samples = 0
-        for position, frame in self._numbered(max(0, len(packets) - 1), is_strict=False):
+        last = max(0, len(packets) - 1) if self._origin is not None else 0
+        if self._kept is not None and not any(error for _, error in self._kept):
+            self._placed = list(self._numbered(0, is_strict=True))
+        for position, frame in self._placed or self._numbered(last, is_strict=False):
             self.num_samples = position + frame.samples
 
     @property
@@ -81,12 +91,12 @@ class Audio:
         arrays: list[NDArray[np.generic]] = []
         for clip in clips:
             arrays.append(self._read(clip, max_bytes - sum(array.nbytes for array in arrays)))
-        self._kept = None  # few ask twice
+        self._kept = self._placed = None  # few ask twice
         return arrays
 
     def _read(self, samples: range, max_bytes: int) -> NDArray[np.generic]:
         clip: NDArray[np.generic] | None = None
-        for position, frame in self._numbered(self._packet_of(samples.start), is_strict=True):
+        for position, frame in self._placed or self._numbered(self._packet_of(samples.start), is_strict=True):
             content = _array(frame)
             if clip is None:
                 if content[:, :1].nbytes * len(samples) > max_bytes:
@@ -155,15 +165,18 @@ class Audio:
         at, packets = self._track.read_from(begin) if begin else (0, self._track.read_all())
         return enumerate(map(_frames_of, packets), at)
 
-    def _decoded_once(self) -> list[_Decoded] | None:
-        """All packets, decoded; None if their samples take more than `_MAX_KEPT_BYTES`."""
-        kept, num_bytes = [], 0
-        for content in map(_frames_of, self._track.read_all()):
-            kept.append(content)
-            num_bytes += sum(plane.buffer_size for frame in content[0] for plane in frame.planes)
-            if num_bytes > _MAX_KEPT_BYTES:
-                return None
-        return kept
+    def _decoded_once(self, max_bytes: int) -> list[_Decoded] | None:
+        """All packets, decoded while they are indexed; None if their samples take more than `max_bytes`, which for most
+        media the header says before any is decoded."""
+        header = self._track.header
+        if (header.duration_s or 0) * header.sample_rate * header.channels * header.sample_bytes > max_bytes:
+            return None
+        kept: list[_Decoded] = []
+        for packet in self._track.index():
+            if max_bytes >= 0:
+                kept.append(_frames_of(packet))
+                max_bytes -= sum(plane.buffer_size for frame in kept[-1][0] for plane in frame.planes)
+        return kept if max_bytes >= 0 else None
 
     def _position(self, pts: int | None, expected: int | None) -> int:
         """The number of a frame's first sample, by its timestamp; `expected` if it would continue the last frame."""
@@ -199,5 +212,11 @@ def _frames_of(packet: Any) -> _Decoded:
 
 def _array(frame: AudioFrame) -> NDArray[np.generic]:
     """The frame as (channels, samples)."""
-    content: NDArray[np.generic] = frame.to_ndarray()
-    return content if frame.format.is_planar else content.reshape(frame.samples, -1).T
+    name, num_samples = frame.format.name, frame.samples
+    is_planar = name.endswith("p")
+    count = num_samples if is_planar else num_samples * frame.layout.nb_channels
+    dtype = _DTYPES[name.removesuffix("p")]
+    planes: list[NDArray[np.generic]] = [np.frombuffer(plane, dtype)[:count] for plane in cast(Any, frame.planes)]
+    if not is_planar:
+        return planes[0].reshape(num_samples, -1).T
+    return planes[0][None] if len(planes) == 1 else np.stack(planes)

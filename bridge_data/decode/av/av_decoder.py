@@ -185,7 +185,7 @@ class AVDecoder:
         Raises:
             SampleError: if there is no audio, a range is empty or starts before 0 or after the end, or decoding fails.
         """
-        audio = self._open_audio()
+        audio = self._open_audio(is_whole=list(audio_clip_ranges) == _WHOLE)
         samples = sample_ranges(audio, audio_clip_ranges, audio_unit)
         clips = audio.read_clips(samples, self.limits.max_audio_bytes)
         return list(map(torch.from_numpy, clips)), [audio.span_s(clip) for clip in samples]
@@ -323,12 +323,12 @@ class AVDecoder:
     def _read(self, video: Video, frames: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
         return read_clips(video, frames, size, self.limits.max_video_bytes)
 
-    def _open_audio(self) -> Audio:
+    def _open_audio(self, *, is_whole: bool = False) -> Audio:
         if self._audio is None:
             medium = self._open()
             if "audio" not in medium.tracks:
                 raise SampleError(f"audio was asked for, but the medium has {_list(medium)}")
-            self._audio = Audio(medium, medium.tracks["audio"])
+            self._audio = Audio(medium, medium.tracks["audio"], is_whole=is_whole)
         return self._audio
 
 

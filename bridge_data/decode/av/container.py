@@ -6,6 +6,7 @@ thread. Raises `SampleError` for a file that FFmpeg cannot read.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -89,6 +90,8 @@ class TrackHeader:
     """Video (width, height)."""
     sample_rate: int
     channels: int
+    sample_bytes: int
+    """Bytes of a sample of a channel, as the decoder gives it."""
     keeps_times: bool
     """Whether packets have the same timestamps after seeking. For Vorbis in Ogg, FFmpeg computes them from the page at
     which it starts, not always consistently."""
@@ -112,6 +115,7 @@ def _header(stream: Any) -> TrackHeader:
         size=(stream.width, stream.height) if is_video else (0, 0),
         sample_rate=0 if is_video else stream.sample_rate,
         channels=0 if is_video else stream.channels,
+        sample_bytes=0 if is_video or stream.format is None else stream.format.bytes,
         keeps_times=(stream.container.format.name, stream.codec_context.name) != ("ogg", "vorbis"),
     )
 
@@ -177,20 +181,27 @@ class Track:
     @functools.cached_property
     def packets(self) -> Packets:
         """The index of all packets, read once, without decoding."""
-        rows = [
-            (
-                UNKNOWN if packet.pts is None else packet.pts,
-                UNKNOWN if packet.dts is None else packet.dts,
-                packet.duration or 0,
-                packet.is_keyframe,
-                packet.is_discard,
-            )
-            for packet in self.read_all()
-            if packet.size
-        ]
+        collections.deque(self.index(), 0)
+        return self.packets
+
+    def index(self) -> Iterator[Any]:
+        """`read_all`; at its end `packets` is known."""
+        rows = []
+        for packet in self.read_all():
+            if packet.size:
+                rows.append(
+                    (
+                        UNKNOWN if packet.pts is None else packet.pts,
+                        UNKNOWN if packet.dts is None else packet.dts,
+                        packet.duration or 0,
+                        packet.is_keyframe,
+                        packet.is_discard,
+                    )
+                )
+            yield packet
         table = np.array(rows, np.int64).reshape(-1, 5)
         pts, dts, duration, is_key, is_discarded = table.T.copy()
-        return Packets(pts, dts, duration, is_key.astype(bool), is_discarded.astype(bool))
+        self.packets = Packets(pts, dts, duration, is_key.astype(bool), is_discarded.astype(bool))
 
     @functools.cached_property
     def number_of(self) -> dict[int, int]:

@@ -241,3 +241,19 @@ def test_a_gap_in_the_audio_is_silence() -> None:
     np.testing.assert_array_equal(whole[:, : begins[10]], samples[:, : begins[10]])
     assert not whole[:, begins[10] : begins[10] + 10_000].any()
     np.testing.assert_array_equal(whole[:, begins[10] + 10_000 :], samples[:, begins[10] :])
+
+
+def test_samples_are_counted_past_damage_that_leaves_a_packet_without_a_time() -> None:
+    data = bytearray(media.write("flac", audio="flac", num_samples=300_000))
+    with av.open(io.BytesIO(bytes(data))) as container:
+        packet = [bytes(packet) for packet in container.demux(audio=0) if packet.size][60]
+    data[data.index(packet) + len(packet) // 2] ^= 1
+    samples = media.hear_all(bytes(data))
+    assert samples.shape[1] > 290_000
+    with AVDecoder(bytes(data)) as decoder:
+        assert decoder.get_metadata(get_audio_num_samples=True).audio_num_samples == samples.shape[1]
+        (last, first), _ = decoder.get_audio_clips([(290_000, math.inf), (0, 1000)], "samples")
+        np.testing.assert_array_equal(last.numpy(), samples[:, 290_000:])
+        np.testing.assert_array_equal(first.numpy(), samples[:, :1000])
+        (whole,) = decoder.get_audio().audio_clips
+        np.testing.assert_array_equal(whole.numpy(), samples)
