@@ -253,7 +253,7 @@ class RunSection:
         for lane in range(self.num_lanes):
             made = self.state.num_made(lane)
             first, stop = (-((lane - edge) // self.num_lanes) for edge in (indices.start, indices.stop))
-            stop = min(stop, self._limit_of(lane))
+            stop = int(min(stop, self._limit_of(lane)))
             for begin in range(max(first, made), stop, _MANY):
                 count = min(_MANY, stop - begin)
                 for place, units in enumerate(self.lane(lane).units(begin - made, count), start=begin):
