@@ -118,7 +118,7 @@ def _opened(
 
     if not isinstance(plain(spec.get("init_args") or {}), Mapping):
         raise ConfigError(f"{where}.init_args: expected arguments by name, got {spec['init_args']!r}")
-    kind, given = named_class(spec["class_path"], where), _arguments(spec)
+    kind, given = named_class(spec["class_path"], where), arguments_of(spec)
     given = {name: value for name, value in given.items() if value is not None or name not in provided}
     try:
         parameters = inspect.signature(kind).parameters
@@ -140,7 +140,7 @@ def _opened(
     return kind, given, parser, inner
 
 
-def _arguments(spec: ClassPath) -> dict[str, Any]:
+def arguments_of(spec: ClassPath) -> dict[str, Any]:
     """The arguments in `init_args`, and those beside it, where jsonargparse puts what the command line overrides."""
     found = {name: plain(value) for name, value in plain(spec.get("init_args") or {}).items()}
     for name, value in spec.items():

@@ -12,6 +12,7 @@ What is expensive is named, not made: a tokenizer by its folder or hub id, a tas
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import logging
 import os
@@ -21,12 +22,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import yaml
 
 from bridge_data.class_paths import (
     ClassPath,
+    arguments_of,
     check_class_path,
     imported,
     is_class_path,
@@ -41,6 +43,7 @@ from bridge_data.plan.formats import find_format
 from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
 from bridge_data.storage import is_remote
 from bridge_data.storage.atomic import write_file
+from bridge_data.storage.locations import absolute, with_variables
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
@@ -141,7 +144,11 @@ class DataConfig:
         commands need only the folder: see `read`. `max_steps` is the length of the run, if it is known. Another
         `config.yaml` that is there is kept as `config.yaml.1` (or the next free number), which the log tells.
 
-        >>> config = DataConfig(path="photos", options={"seed": 3}).saved_in("run", max_steps=1000)
+        Paths are written as absolute ones, so that the folder can be read from anywhere: settings and arguments in
+        `init_args` whose type is a path; and texts named like one (`vocab_file`, `tokenizer`), if there is such a file.
+        Other texts stay as they are, and so do classes: Python must find their modules.
+
+        >>> config = DataConfig(path="/data/photos", options={"seed": 3}).saved_in("run", max_steps=1000)
         >>> DataConfig.read("run") == config
         True
 
@@ -154,7 +161,11 @@ class DataConfig:
         arguments = {
             name: value for name, value in self._arguments.items() if name in self.options or value is not None
         }
+        if arguments.get("memo") is not None:
+            arguments["memo"] = self.run_options.get("memo")  # whose folders are absolute
         given = {name: _in_yaml(name, value) for name, value in arguments.items()}
+        types = _argument_types(self.data_module) | _argument_types(DATA_MODULE)
+        given = _with_paths(given, types, _from_anywhere)
         data = given if self.data_module == DATA_MODULE else {"class_path": self.data_module, "init_args": given}
         content = {"data": data} | ({} if max_steps is None else {"trainer": {"max_steps": max_steps}})
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
@@ -394,13 +405,12 @@ def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, t
     for name in given:
         if name not in types and not takes_any:
             raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
-    for name, value in given.items():
-        _check_variables(name, value, where)
     named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
     for name in _MADE_LATE[:-1]:
         _check_made_late(name, given.get(name), f"{where}: data.{name}")
     for name, value in named.items():
         check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
+    _with_paths(given, _argument_types(DATA_MODULE), functools.partial(_check_variables, where))
     known = {name: given[name] for name in given if name in types and name not in named}
     return {**given, **_typed(known, f"{where}: data")}
 
@@ -440,23 +450,67 @@ def _keep_other(file: Path, text: str) -> None:
     logger.warning("%s: has other settings than this run; they are kept as %s", file, free.name)
 
 
-_VARIABLE = re.compile(r"\S*\$\{[^\s{}]*\}\S*")
+_PATH_TYPE = re.compile(r"\bPath(Like)?\b")
+_PATH_NAME = re.compile(r"(.*_|dir|file)?(path|folder|dir|file|root|tokenizer|processor)s?")
+_WRITTEN_TO = ("ledger_path", "memo", "cache_pool")
+"""Settings that are paths to write to, or have such: variables are replaced there (see `storage.output`)."""
+_VARIABLE = re.compile(r"\$(\{[^{}]*\}|[A-Za-z_]\w*)")
+
+_ChangePath: TypeAlias = Callable[[str, str, bool], str]
+"""From the name of a setting, a path that it has, and whether its type says that it is one, to the path instead."""
 
 
-def _check_variables(name: str, value: Any, where: str) -> None:
-    """Refuse a value with a variable such as `${DATA}`, which nobody replaces; in texts of several words it may mean
-    something else."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check_variables(f"{name}.{key}", inner, where)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _check_variables(name, inner, where)
-    elif isinstance(value, str) and _VARIABLE.fullmatch(value):
+def _with_paths(given: Mapping[str, Any], types: Mapping[str, str], change: _ChangePath, outer: str = "") -> Any:
+    """Settings with the paths in them changed, also in arguments of classes that they name: those whose type, in
+    `types`, is a path, and texts named like one."""
+
+    def changed(name: str, value: Any) -> Any:
+        value, full_name = plain(value), f"{outer}{name}"
+        if is_class_path(value):
+            own = _argument_types(value["class_path"])
+            arguments = _with_paths(arguments_of(value), own, change, f"{full_name}.init_args.")
+            return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
+        if isinstance(value, Mapping):
+            return _with_paths(value, {}, change, f"{full_name}.")
+        if isinstance(value, list | tuple):
+            return [changed(name, one) for one in value]
+        is_declared = bool(_PATH_TYPE.search(types.get(name, "")))
+        if isinstance(value, str) and (is_declared or _PATH_NAME.fullmatch(name)):
+            return change(full_name, value, is_declared)
+        return value
+
+    return {name: changed(str(name), value) for name, value in given.items()}
+
+
+def _argument_types(class_name: str) -> dict[str, str]:
+    """The types of the arguments of a class, as text."""
+    if class_name == DATA_MODULE:
+        return {name: str(kind) for name, kind in _types().items()} | {"path": "Path"}
+    kind = named_class(class_name, "data")
+    try:
+        return {name: str(one.annotation) for name, one in inspect.signature(kind).parameters.items()}
+    except (TypeError, ValueError):  # of a class in C
+        return {}
+
+
+def _from_anywhere(name: str, path: str, is_declared: bool) -> str:
+    """A path that is the same one from any folder; a URL, or a text that may mean something else, unchanged."""
+    if is_remote(path):
+        return path
+    if name.partition(".")[0] in _WRITTEN_TO:
+        path = with_variables(path)
+    return absolute(path) if is_declared or os.path.exists(os.path.expanduser(path)) else path
+
+
+def _check_variables(where: str, name: str, path: str, is_declared: bool) -> str:
+    """Refuse a path with a variable such as `$DATA` or `${DATA}`, which nobody replaces."""
+    is_replaced = name.partition(".")[0] in _WRITTEN_TO
+    if _VARIABLE.search(path) and not is_replaced and not os.path.exists(path):
         raise ConfigError(
-            f"{where}: data.{name}: {value}: variables are not replaced in a config, as LightningCLI does not do it "
-            f'either; write the value, or let the shell replace it: data.{name}="{value}" on the command line'
+            f"{where}: data.{name}: {path}: variables are not replaced in a config, as LightningCLI does not do it "
+            f'either; write the value, or let the shell replace it: data.{name}="{path}" on the command line'
         )
+    return path
 
 
 def _by_class(name: str, value: Any) -> Any:

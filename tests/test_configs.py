@@ -238,7 +238,7 @@ def test_a_run_of_ones_own_has_its_settings_in_its_folder(path: Path, tmp_path: 
     assert found.run_options == config.run_options
     assert (found.path, found.task_encoder, found.options.keys()) == (str(path), encoder, config.options.keys())
     assert TrainingRun.read(tmp_path / "new" / "run").steps == 70
-    own = DataConfig(path="x", options={"portion": 3, "global_error_handler": in_yaml}, data_module=HALVES)
+    own = DataConfig(path="/x", options={"portion": 3, "global_error_handler": in_yaml}, data_module=HALVES)
     own.saved_in(tmp_path)
     assert DataConfig.read(tmp_path / "config.yaml") == own
     for wrong in ({"task_encoder": Adding()}, {"options": {"global_error_handler": lambda error: None}}):
@@ -248,25 +248,94 @@ def test_a_run_of_ones_own_has_its_settings_in_its_folder(path: Path, tmp_path: 
         config.saved_in(tmp_path / "config.yaml")
 
 
+class Filed(Adding):
+    """Has arguments that are paths, and some that are not."""
+
+    def __init__(self, vocab_file: str = "", prompts: Path | None = None, template: str = "", n: Any = None) -> None:
+        super().__init__()
+        self.given = (vocab_file, prompts, template, n)
+
+
+def encoder_with(**arguments: Any) -> dict[str, Any]:
+    return {"class_path": "tests.test_configs.Filed", "init_args": arguments}
+
+
 @pytest.mark.parametrize(
-    ("data", "name"),
+    ("setting", "value", "refused"),
     [
-        ({"path": "${DATA}/blend.yaml"}, "path"),
-        ({"path": "x", "tokenizer": "${oc.env:HOME,here}"}, "tokenizer"),
-        ({"path": "x", "seed": "${seed}"}, "seed"),
-        (
-            {"path": "x", "task_encoder": {"class_path": ADDING, "init_args": {"n": ["/a/${b}"]}}},
-            "task_encoder.init_args.n",
-        ),
+        ("path", "${DATA}/blend.yaml", "path"),
+        ("path", "$DATA/blend.yaml", "path"),
+        ("path", "my data/${DATA}/a blend.yaml", "path"),
+        ("path", "s3://bucket/$DATA", "path"),
+        ("path", "costs$", None),
+        ("path", "here$now/photos", None),  # a folder that exists
+        ("tokenizer", "${oc.env:HOME,here}", "tokenizer"),
+        ("columns", "$DATA/own.parquet", "columns"),
+        ("where", "key <> '${a}' AND txt.bytes > 3", None),
+        ("where", "${WHERE}", None),
+        ("split_part", "$PART", None),
+        ("ledger_path", "${RUNS}/ledger", None),  # replaced where it is opened
+        ("memo", {"folder": "$RUNS/memo", "version": 1}, None),
+        ("task_encoder", encoder_with(vocab_file="$HOME/vocab.txt"), "task_encoder.init_args.vocab_file"),
+        ("task_encoder", encoder_with(prompts="${HOME}"), "task_encoder.init_args.prompts"),
+        ("task_encoder", encoder_with(n={"files": ["a", "/a/${b}"]}), "task_encoder.init_args.n.files"),
+        ("task_encoder", encoder_with(template="${caption}"), None),
+        ("task_encoder", encoder_with(template="$caption"), None),
+        ("task_encoder", encoder_with(n=["${caption}"]), None),
     ],
 )
-def test_a_variable_that_nobody_replaces_is_refused(data: dict[str, Any], name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"run\.yaml: data\.{re.escape(name)}: .*\$\{{.*variables are not replaced"):
-        DataConfig.read(in_yaml(tmp_path, data))
-    if name == "path":
+def test_a_variable_that_nobody_replaces_is_refused_in_paths(
+    setting: str, value: Any, refused: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    Path("here$now", "photos").mkdir(parents=True)
+    file = in_yaml(tmp_path, {"path": "x"} | {setting: value})
+    if refused is None:
+        DataConfig.read(file)
+        return
+    with pytest.raises(ConfigError, match=rf"run\.yaml: data\.{re.escape(refused)}: .*variables are not replaced"):
+        DataConfig.read(file)
+    if isinstance(value, str):
         with pytest.raises(ConfigError, match="variables are not replaced"):
-            DataConfig.read("x", ["path=${DATA}/blend.yaml"])
-        assert DataConfig.read("x", ["where=txt.bytes > 3 AND key <> '${a}'"]).options["where"].endswith("'${a}'")
+            DataConfig.read("x", [f"{setting}={value}"])
+
+
+def test_the_folder_of_a_run_can_be_read_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    for name in ("vocab.txt", "llava", "own.parquet"):
+        Path(name).touch()
+    inner = encoder_with(vocab_file="vocab.txt", prompts="later", template="llava", n={"class_path": ADDING})
+    settings = {"columns": "own.parquet", "ledger_path": "$RUNS/ledger", "memo": {"folder": "memo", "version": "1"}}
+    DataConfig(path="photos", tokenizer="llava", task_encoder=inner, options=settings).saved_in("run")
+    DataConfig(path="s3://bucket/photos", tokenizer="Qwen/Qwen3-8B", options={"columns": None}).saved_in("remote")
+    DataConfig(path="x", data_module=HALVES, options={"own_file": "llava", "memo": None}).saved_in("own")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    found, here = DataConfig.read("../run"), str(tmp_path)
+    assert (found.path, found.tokenizer) == (f"{here}/photos", f"{here}/llava")
+    assert found.options["columns"] == f"{here}/own.parquet"
+    assert (found.options["ledger_path"], found.options["memo"].folder) == (f"{here}/runs/ledger", f"{here}/memo")
+    in_encoder = {"vocab_file": f"{here}/vocab.txt", "prompts": f"{here}/later", "template": "llava"}
+    assert found.task_encoder == encoder_with(**in_encoder, n={"class_path": ADDING})
+    found = DataConfig.read("../remote")
+    assert (found.path, found.tokenizer) == ("s3://bucket/photos", "Qwen/Qwen3-8B")
+    found = DataConfig.read("../own")
+    assert (found.path, found.options["own_file"]) == (f"{here}/x", f"{here}/llava")
+
+
+def test_the_error_of_a_relative_path_that_is_not_here_says_what_to_do(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    run = in_yaml(tmp_path, {"path": path.name})  # as LightningCLI writes it
+    assert TrainingRun.read(run).dataset() is not None
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"is not in {re.escape(str(tmp_path))}: go there, or add path=FOLDER/"):
+        TrainingRun.read(run)
+    assert TrainingRun.read(run, [f"path={path}"]).dataset() is not None
 
 
 def test_what_is_wrong_is_named_with_its_file(
@@ -361,7 +430,7 @@ def test_saved_settings_replace_no_other_config_and_are_found_beside_a_recipe(tm
     (tmp_path / "config.yaml").write_text("model: {size: 3}\ndata: {path: texts}\n")
     (tmp_path / "recipe.yaml").write_text("data: {path: others}\n")
     for _ in range(2):
-        config = DataConfig(path="photos", options={"seed": 3}).saved_in(tmp_path, max_steps=5)
+        config = DataConfig(path="/photos", options={"seed": 3}).saved_in(tmp_path, max_steps=5)
     assert (tmp_path / "config.yaml.1").read_text().startswith("model:") and not (tmp_path / "config.yaml.2").exists()
     assert DataConfig.read(str(tmp_path)) == config
 

@@ -15,6 +15,7 @@ from bridge_data.cli.terminal import (
     echo_json,
     json_option,
     note,
+    progress_bar,
     setting,
     table,
 )
@@ -233,7 +234,9 @@ def _show_step(run: RunOrder, step: int, *, as_json: bool) -> None:
 
 def _show_times(run: RunOrder, steps: range, key: str | None, source: str, index: int | None, *, as_json: bool) -> int:
     """Show where a sample comes; return the exit code."""
-    found, unknown = run.when(key, source=source, index=index, steps=steps), run.unknown(steps)
+    with progress_bar("looking through", "micro-batches", shown=True) as on_progress:
+        found = run.when(key, source=source, index=index, steps=steps, on_progress=on_progress)
+    unknown = run.unknown(steps)
     if as_json:
         left_out = [{"first": some[0], "last": some[-1], "reason": reason} for some, reason in unknown]
         samples = [sample.to_dict() for sample in found]

@@ -105,11 +105,13 @@ class _OfEncoder:
 
 
 def _modules_for(encoder: TaskEncoder[Any, Any, Any, Any]) -> list[str]:
-    """The modules that workers will need for it: of its class, of what it has, such as a tokenizer, and of samples."""
+    """The modules that workers will need for it: of its class, of what it has, such as a tokenizer, and of samples.
+    Those that each process has of its own are none."""
     if type(encoder) is DefaultTaskEncoder:
         return []  # texts may need none
     has = getattr(encoder, "__dict__", {}).values()
-    return list(dict.fromkeys([*(type(one).__module__ for one in (encoder, *has)), *OF_SAMPLES]))
+    names = dict.fromkeys([*(type(one).__module__ for one in (encoder, *has)), *OF_SAMPLES])
+    return [name for name in names if name not in ("builtins", "__main__", "__mp_main__")]
 
 
 class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is not followed

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.data.blocks import piece_of
 from bridge_data.order.cursor import BEGINNING
@@ -25,6 +26,9 @@ from bridge_data.order.state import LoaderState
 
 _MAX_TOGETHER = 64
 """Epochs that are shuffled together, at most."""
+
+_MANY_CHUNKS = 1 << 16
+"""Of so many chunks of an epoch, those of the lanes that are asked for are counted; of fewer, those of all at once."""
 
 
 def can_tell(order: PlanOrder, state: LoaderState) -> bool:
@@ -57,17 +61,37 @@ def draws_of(order: PlanOrder, state: LoaderState, source: int, index: int, draw
         return drawn(lane, number + 1)
 
     least, most = (edge(drawn(lane, at) for lane in positions) for edge, at in ((min, draws.start), (max, draws.stop)))
-    shuffles = [position[0] for position in positions.values()]
-    for shuffle in _shuffles(row, min(shuffles), max(shuffles), least, most):
+    shuffles = np.array([positions[lane][0] for lane in range(num_lanes)], dtype=np.int64)
+    passed = _Passed(row, shuffles)
+    for shuffle in _shuffles(row, int(shuffles.min()), int(shuffles.max()), least, most):
         for lane, before in _in_shuffle(row, index, shuffle):
             first, _, _, taken = positions[lane]
             if shuffle < first:
                 continue
-            number = before - taken + sum(row.num_samples_of(lane, one) for one in range(first, shuffle))
+            number = before - taken + passed.count(lane, shuffle)
             if 0 <= number < drawn(lane, draws.stop):
                 draw = bisect.bisect_right(draws, number, key=functools.partial(drawn_with, lane))
                 if draw < len(draws) and drawn(lane, draws[draw]) == number:
                     yield lane, draws[draw]
+
+
+class _Passed:
+    """The samples of each lane from shuffle `begins[lane]` on, up to a later one."""
+
+    def __init__(self, row: Row, begins: NDArray[np.int64]) -> None:
+        self._row, self._is_together = row, row.chunks.equal_length is not None or row.chunks.num_chunks < _MANY_CHUNKS
+        self._counts, self._counted_to = np.zeros(len(begins), dtype=np.int64), begins.copy()
+
+    def count(self, lane: int, shuffle: int) -> int:
+        """The samples of a lane before a shuffle. Shuffles are asked for in ascending order."""
+        if self._is_together:
+            self._counts += self._row.num_samples_to(shuffle, self._counted_to)
+            np.maximum(self._counted_to, shuffle, out=self._counted_to)
+        else:
+            passed = range(self._counted_to[lane], shuffle)
+            self._counts[lane] += sum(self._row.num_samples_of(lane, one) for one in passed)
+            self._counted_to[lane] = shuffle
+        return int(self._counts[lane])
 
 
 def _shuffles(row: Row, first: int, last: int, least: int, most: int) -> Iterator[int]:

@@ -13,7 +13,7 @@ import importlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -167,10 +167,17 @@ class RunOrder:
         return list(self._samples(self.step_of(number), self._index(number)))
 
     def when(
-        self, key: str | None = None, *, source: str | int = "", index: int | None = None, steps: range
+        self,
+        key: str | None = None,
+        *,
+        source: str | int = "",
+        index: int | None = None,
+        steps: range,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> list[RunSample]:
         """Where a sample comes in these steps: the one with this key (`KEY`, or `SHARD:KEY` or `SHARD/KEY` if several
         shards have it), or number `index` of `source`, by name or number. Steps that are `unknown` are left out.
+        `on_progress` gets how many micro-batches were looked through, and of how many, where that is necessary.
 
         Raises:
             ConfigError: if there is no such sample, or several.
@@ -179,11 +186,19 @@ class RunOrder:
         begin, end = (self._index(number) for number in self._bounds(steps))
         numbers = {number for number in self._recorded_with(found) if begin <= number < end}
         recorded = {number for number, _ in self._records or () if begin <= number < end}
+        num_seen = 0
+
+        def saw(count: int) -> None:
+            nonlocal num_seen
+            num_seen += count
+            if on_progress is not None:
+                on_progress(num_seen, end - begin)
+
         for section, stop in zip(self._sections, [*self._begins[1:], end], strict=True):
             here = range(max(begin, section.begin), min(end, stop))
             if here and not section.unknown and sum(number in here for number in recorded) < len(here):
-                there = (index for index in section.find(*found, here) if self.skips is None or index not in self.skips)
-                numbers |= {*there} - recorded
+                there = section.find(*found, here, saw)
+                numbers |= {one for one in there if self.skips is None or one not in self.skips} - recorded
         return [
             one
             for index in sorted(numbers)

@@ -241,25 +241,25 @@ class RunSection:
             raise StateError(f"micro-batch {index}: lane {lane} of the state has emitted {made} already")
         return self.lane(lane).units(first, 1)[0] if place < self._limit_of(lane) else []
 
-    def find(self, source: int, index: int, indices: range) -> Iterator[int]:
+    def find(self, source: int, index: int, indices: range, on_progress: Callable[[int], None]) -> Iterator[int]:
         """Those of these micro-batches that have sample `index` of the source with this number in the run: by
-        arithmetic, or else all are looked through."""
+        arithmetic, or else all are looked through; then `on_progress` gets how many more were."""
         if source not in self.source_numbers or not indices:
             return
         own = self.source_numbers.index(source)
         if self._inverse is not None:
             yield from self._inverse(own, index, indices)
             return
-        for lane, group in itertools.groupby(sorted(indices, key=self._lane_of), key=self._lane_of):
-            made, limit = self.state.num_made(lane), self._limit_of(lane)
-            places = [place - made for one in group if (place := one // self.num_lanes) < limit]
-            for first in range(places[0], places[-1] + 1, _MANY) if places else ():
-                count = min(_MANY, places[-1] + 1 - first)
-                for number, units in enumerate(self.lane(lane).units(first, count), start=first):
-                    if [ref for unit in units for ref in unit if (ref.source, ref.index) == (own, index)]:
-                        found = (number + made) * self.num_lanes + lane
-                        if found in indices:
-                            yield found
+        for lane in range(self.num_lanes):
+            made = self.state.num_made(lane)
+            first, stop = (-((lane - edge) // self.num_lanes) for edge in (indices.start, indices.stop))
+            stop = int(min(stop, self._limit_of(lane)))
+            for begin in range(max(first, made), stop, _MANY):
+                count = min(_MANY, stop - begin)
+                for place, units in enumerate(self.lane(lane).units(begin - made, count), start=begin):
+                    if any(ref.source == own and ref.index == index for unit in units for ref in unit):
+                        yield place * self.num_lanes + lane
+                on_progress(count)
 
     def _draws_in(self, order: PlanOrder, size: int, own: int, index: int, indices: range) -> Iterator[int]:
         """Those of these micro-batches, of `size` draws each, that have sample `index` of the own source."""
@@ -270,9 +270,6 @@ class RunSection:
             place = made[lane] + draw // size
             if place * self.num_lanes + lane in indices and place < self._limit_of(lane):
                 yield place * self.num_lanes + lane
-
-    def _lane_of(self, index: int) -> int:
-        return index % self.num_lanes
 
 
 def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[RunSection]:

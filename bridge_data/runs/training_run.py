@@ -34,6 +34,7 @@ from bridge_data.run_options import RunOptions
 from bridge_data.runs.run_plan import MEASURED_WITH
 from bridge_data.runs.saved_files import micro_batches_per_step, newest_of
 from bridge_data.samples import CrudeSample
+from bridge_data.storage import is_remote
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.topology import WorkerConfig
 
@@ -122,6 +123,7 @@ class TrainingRun:
             data, trainer = DataConfig.of(found).overridden(of_data), _of_object(found)
         else:
             data, trainer = DataConfig.read(name, of_data), _of_trainer(_config_of(name), of_trainer)
+        _check_data_are_here(data.path, name)
         assumed = []
         if found is None and _config_of(name) is None:
             assumed.append("settings are the defaults of the DataModule, if not given as name=value")
@@ -249,6 +251,16 @@ _SHOWN = (
     *("num_workers", "num_lanes", "micro_batch_size", "global_batch_size", "packing_buffer_size"),
     *("shuffle_buffer_size", "max_samples_per_sequence", "prefetch_factor", *WHERE_KEYS),
 )
+
+
+def _check_data_are_here(path: Any, source: str) -> None:
+    """Raise the error for a relative path that settings give, and that is not in this folder."""
+    is_path = isinstance(path, str | os.PathLike) and os.fspath(path) != source
+    if is_path and not is_remote(path) and not os.path.isabs(os.path.expanduser(path)) and not os.path.exists(path):
+        raise ConfigError(
+            f"{source}: data.path: {path} is relative to the folder in which the run was started, and is not in "
+            f"{os.getcwd()}: go there, or add path=FOLDER/{path}"
+        )
 
 
 def _config_of(source: str) -> Path | None:

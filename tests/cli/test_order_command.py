@@ -19,8 +19,9 @@ from bridge_data import (
     get_savable_loader,
     get_train_dataset,
 )
+from bridge_data.cli import terminal
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.runs import run_order
+from bridge_data.runs import run_order, run_sections
 from tests.cli.conftest import Run
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.runs.oracle.parts import Filtering
@@ -257,3 +258,14 @@ def test_steps_that_a_run_skips_are_those_of_its_trainer(run: Run, blend: Path) 
     found = run("order", blend, *skips, "--step", 5)
     assert last_words(found.stdout) == keys[28:32]
     assert "step 5 has the data of step 7 of the run without skips" in found.stderr
+
+
+def test_a_long_look_through_says_how_far_it_is(run: Run, blend: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blend.write_text(blend.read_text().replace("weight", "repetitions").replace("blend:", "blend_epochized:"))
+    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(run_sections, "_MANY", 50)
+    arguments = ("order", str(blend), "--key", "000003", "--source", "a/train", *OPTIONS, "repeat=false")
+    told = run(*arguments, "--steps", "0..149")
+    lines = [line for line in told.stderr.splitlines() if line.startswith("looking through: ")]
+    assert lines[-1].startswith("looking through: 150 of 150 micro-batches") and len(lines) == 4
+    assert "3 times in steps 0 to 149" in told.stdout

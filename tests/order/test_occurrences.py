@@ -2,15 +2,19 @@
 
 import dataclasses
 from collections import defaultdict
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data import DefaultTaskEncoder, WorkerConfig
 from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.order import occurrences
 from bridge_data.order.occurrences import can_tell, draws_of
 from bridge_data.order.plan_order import ShuffleSettings
+from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from tests.runs.oracle.test_large_runs import source_of
@@ -51,6 +55,7 @@ def state_after(dataset: LaneDataset, draws: int) -> LoaderState:
     together=st.sampled_from([1, 1, 1, 3, None]),
     before=st.integers(0, 150),
     draws=st.tuples(st.integers(0, 80), st.integers(0, 150)),
+    many_chunks=st.sampled_from([0, occurrences._MANY_CHUNKS]),
 )
 def test_a_sample_comes_where_the_cursors_of_the_lanes_draw_it(
     counts: list[list[int]],
@@ -60,6 +65,7 @@ def test_a_sample_comes_where_the_cursors_of_the_lanes_draw_it(
     together: int | None,
     before: int,
     draws: tuple[int, int],
+    many_chunks: int,
 ) -> None:
     shuffle = ShuffleSettings(shuffle_buffer_size=buffer, max_samples_per_sequence=size)
     dataset = dataset_of(counts, shuffle, num_lanes, together)
@@ -75,4 +81,25 @@ def test_a_sample_comes_where_the_cursors_of_the_lanes_draw_it(
             drawn[refs[number].source, refs[number].index].append((lane, number))
     for source, of_shards in enumerate(counts):
         for index in range(0, sum(of_shards), 1 + sum(of_shards) // 10):
-            assert sorted(draws_of(dataset.order, state, source, index, wanted)) == drawn[source, index]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(occurrences, "_MANY_CHUNKS", many_chunks)
+                assert sorted(draws_of(dataset.order, state, source, index, wanted)) == drawn[source, index]
+
+
+def test_the_work_grows_with_the_epochs_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffle = ShuffleSettings(shuffle_buffer_size=10, max_samples_per_sequence=3)
+    dataset = dataset_of([[11, 20, 7]], shuffle, 4, 1)
+    shuffles_looked_at: list[int] = []
+    lengths = Row.spans
+
+    def counting(row: Row, shuffle: int, positions: Any) -> Any:
+        shuffles_looked_at.append(shuffle)
+        return lengths(row, shuffle, positions)
+
+    monkeypatch.setattr(Row, "spans", counting)
+    for many_chunks in (0, occurrences._MANY_CHUNKS):
+        monkeypatch.setattr(occurrences, "_MANY_CHUNKS", many_chunks)
+        shuffles_looked_at.clear()
+        num_found = sum(1 for _ in draws_of(dataset.order, dataset.new_state(), 0, 5, range(38 * 60)))
+        assert num_found >= 60
+        assert len(shuffles_looked_at) < 20 * num_found

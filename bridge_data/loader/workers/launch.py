@@ -27,11 +27,12 @@ from bridge_data.loader.workers.messages import (
     Channel,
     Environment,
     Exited,
-    Importing,
+    Import,
     KillWorker,
     StartWorker,
     Stop,
 )
+from bridge_data.loader.workers.watch_page import ImportPage
 from bridge_data.run_options import StartMethod
 
 _STOP_TIMEOUT_S = 1.0
@@ -131,11 +132,8 @@ class Launcher:
                 message = self._channel.receive(wait=False).message
                 if isinstance(message, Exited):
                     yield message
-                elif isinstance(message, Importing):
-                    self.server.note_import(message.module)
                 else:
                     self.joined = True
-                    self.server.note_import("")
 
     def close(self) -> None:
         """End all workers and wait for them; end the server if no other loader uses it."""
@@ -161,12 +159,13 @@ class _SharedServer:
             undo.callback(self._control.close)
             with contextlib.closing(theirs):
                 self.process = _ServerProcess(method, theirs, environment)
-            self._control.send(environment)
+            self._page, descriptor = ImportPage.make()
+            try:
+                self._control.send(environment, [descriptor])
+            finally:
+                os.close(descriptor)
             undo.pop_all()
         self.num_users = 0
-        self._early: Channel | None = None
-        """Tells of what it imports for the loaders to come; None once it is done, as far as is known."""
-        self._importing = ""
 
     def lives(self) -> bool:
         """Whether the process runs."""
@@ -176,34 +175,17 @@ class _SharedServer:
 
     def admit(self, loader: Channel, modules: list[str]) -> None:
         """Connect one more loader to the server."""
-        self._control.send(AddLoader(modules), [loader.fileno()])
+        self.prepare(modules)
+        self._control.send(AddLoader(), [loader.fileno()])
 
     def prepare(self, modules: list[str]) -> None:
-        """Have it import these for the loaders to come."""
-        self._forget_early()
-        self._early, theirs = Channel.pair()
-        with contextlib.closing(theirs):
-            self.admit(theirs, modules)
+        """Have it import these for its workers."""
+        self._control.send(Import(modules))
 
     @property
     def importing(self) -> str:
         """The module that it imports for one of its loaders, while the others wait; "" if it imports none."""
-        with contextlib.suppress(BlockingIOError, EOFError):
-            while self._early is not None:
-                message = self._early.receive(wait=False).message
-                self.note_import(message.module if isinstance(message, Importing) else "")
-        return self._importing
-
-    def note_import(self, module: str) -> None:
-        """Note what a loader was told: that it imports this, or, by "", that it serves."""
-        self._importing = module
-        if not module:
-            self._forget_early()
-
-    def _forget_early(self) -> None:
-        if self._early is not None:
-            self._early.close()
-            self._early = None
+        return self._page.read()
 
     def release(self, *, at_once: bool) -> None:
         """Release the server; it ends with its last user. `at_once`: kill it, as it is not ready yet."""
@@ -215,7 +197,6 @@ class _SharedServer:
                 del _servers[key]
         self._control.send(Stop())
         self._control.close()
-        self._forget_early()
         self.process.end(0.0 if at_once else _STOP_TIMEOUT_S)
 
 
@@ -232,8 +213,8 @@ class EarlyServer:
         self.release = weakref.finalize(self, _release_in, os.getpid(), self._server)
 
     def prepare(self, modules: list[str]) -> None:
-        """Have it import these already, while the trainer does something else."""
-        if self._server is not None and modules:
+        """Have it import these already, while the trainer does something else; nothing after `release`."""
+        if self._server is not None and modules and self.release.alive:
             self._server.prepare(modules)
 
     def __reduce__(self) -> tuple[Any, ...]:

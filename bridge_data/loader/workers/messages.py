@@ -86,7 +86,8 @@ def _after(before: Mapping[str, Any], change: StateChange) -> dict[str, Any]:
 
 
 class Environment(NamedTuple):
-    """Trainer to server, the first message: where to import modules from, what Energon is replaced by."""
+    """Trainer to server, the first message: where to import modules from, what Energon is replaced by. Its descriptor
+    is of an `ImportPage`."""
 
     sys_path: tuple[str, ...]
     argv: tuple[str, ...]
@@ -98,14 +99,18 @@ class Environment(NamedTuple):
         return cls(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
 
 
-class AddLoader(NamedTuple):
-    """Trainer to server, with the channel of a loader: serve it too. Its workers will need these modules."""
+class Import(NamedTuple):
+    """Trainer to server: import these modules, which workers will need."""
 
     modules: list[str]
 
 
+class AddLoader(NamedTuple):
+    """Trainer to server, with the channel of a loader: serve it too."""
+
+
 class Importing(NamedTuple):
-    """Server to loader, worker to trainer: it begins to import this module for the dataset."""
+    """Worker to trainer: it begins to import this module for the dataset."""
 
     module: str
 

@@ -21,14 +21,24 @@ from typing import NamedTuple, NoReturn
 
 from bridge_data.child_process import die_with_parent, reset_signals
 from bridge_data.loader.workers import worker
-from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
+from bridge_data.loader.workers.messages import (
+    AddLoader,
+    Channel,
+    Exited,
+    Import,
+    Joined,
+    KillWorker,
+    StartWorker,
+    Stop,
+)
+from bridge_data.loader.workers.watch_page import ImportPage
 
 logger = logging.getLogger("bridge_data")
 
 Start = Callable[[int, int], int]
 """Starts a worker with the descriptors of its channel and watch page; returns the process id."""
-Prepare = Callable[[list[str], Channel], None]
-"""Imports modules for the workers of a loader, which is told of each."""
+Prepare = Callable[[list[str]], None]
+"""Imports modules that workers will need."""
 
 
 def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
@@ -44,11 +54,13 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
     if mode == "worker":
         worker.main(parent, channel_descriptor, watch_descriptor)
     channel = Channel.from_descriptor(channel_descriptor)
-    environment = channel.receive().message
+    environment, _, (descriptor,) = channel.receive()
+    page = ImportPage(descriptor)
+    os.close(descriptor)
     if mode == "spawn":  # it keeps its PYTHONPATH for its workers
-        _serve(channel, parent, _execute_worker, prepare=lambda modules, loader: None)
+        _serve(channel, parent, _execute_worker, prepare=lambda modules: None)
     worker.adopt(environment)
-    _serve(channel, parent, _fork_worker, prepare=_import_for_workers)
+    _serve(channel, parent, _fork_worker, prepare=lambda modules: _import_for_workers(modules, page))
 
 
 def _serve(control: Channel, parent: int, start: Start, prepare: Prepare) -> NoReturn:
@@ -94,10 +106,12 @@ class _Server:
                 return
             if control.fileno() in ready:
                 message, _, descriptors = control.receive()
+                if isinstance(message, Import):
+                    self._prepare(message.modules)
+                    continue
                 if not isinstance(message, AddLoader):
                     return
                 loader = Channel.from_descriptor(descriptors[0])
-                self._prepare(message.modules, loader)
                 self._loaders[loader.fileno()] = loader
                 loader.send(Joined())
 
@@ -151,8 +165,8 @@ def _execute_worker(channel: int, watch: int) -> int:
     return child.pid
 
 
-def _import_for_workers(modules: list[str], loader: Channel) -> None:
-    for name in worker.imported(modules, loader):
+def _import_for_workers(modules: list[str], page: ImportPage) -> None:
+    for name in worker.imported(modules, page.write):
         if len(os.listdir("/proc/self/task")) > 1:  # those of native libraries included
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "
@@ -162,6 +176,7 @@ def _import_for_workers(modules: list[str], loader: Channel) -> None:
             break
     gc.collect()
     gc.freeze()
+    page.write("")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""A page of memory that a worker and the trainer share.
+"""Pages of memory that a worker and the trainer share, and the server of workers and the trainer.
 
 The worker writes there what it is working on, and the trainer can read that even after the worker was killed. The
 trainer writes how many batches the worker may produce, so that taking a batch needs no message. A worker that waits
 notes it there, and the trainer wakes it with a message. These two writes can race, so the trainer checks again before
-it waits for the worker.
+it waits for the worker. The server writes which module it imports: of messages, some would wait for a loader that is
+closed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, outpu
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
 _SOON_S = 1e-4
+_MAX_NAME = 256
 
 
 class _Word:
@@ -33,6 +35,33 @@ class _Word:
 
     def __set__(self, page: WatchPage, number: int) -> None:
         page.words[self._place] = number
+
+
+class ImportPage:
+    """A page shared by the server and the trainer, with the name of the module that is imported."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)
+
+    @staticmethod
+    def make() -> tuple[ImportPage, int]:
+        """A page and its descriptor, to be sent to the server and closed."""
+        descriptor = _new_page()
+        return ImportPage(descriptor), descriptor
+
+    def write(self, module: str) -> None:
+        """This module is imported from now on; "" for none."""
+        self._memory[:_MAX_NAME] = module.encode()[:_MAX_NAME].ljust(_MAX_NAME, b"\0")
+
+    def read(self) -> str:
+        """What was written last."""
+        return self._memory[:_MAX_NAME].rstrip(b"\0").decode(errors="replace")
+
+
+def _new_page() -> int:
+    descriptor = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    return descriptor
 
 
 class WatchPage:
@@ -57,8 +86,7 @@ class WatchPage:
     @staticmethod
     def make() -> tuple[WatchPage, int]:
         """A page and its descriptor, to be sent to the worker and closed."""
-        descriptor = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, mmap.PAGESIZE)
+        descriptor = _new_page()
         page = WatchPage(descriptor)
         page.leave()
         return page, descriptor

@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.child_process import (
@@ -67,16 +67,15 @@ def adopt(environment: Environment) -> None:
         install(environment.replacement)
 
 
-def imported(modules: list[str], trainer: Channel) -> Iterator[str]:
-    """Import those modules that are missing; returns the name of each, which `trainer` is told before.
+def imported(modules: list[str], tell: Callable[[str], None]) -> Iterator[str]:
+    """Import those modules that are missing; returns the name of each, after `tell` got it before.
 
     An import that fails is no error here: whatever needs the module imports it again, and reports why it fails.
     """
     for name in modules:
         if name in sys.modules:
             continue
-        with contextlib.suppress(BlockingIOError):  # the trainer is busy, and many messages wait for it
-            trainer.send(Importing(name), wait=False)
+        tell(name)
         with contextlib.suppress(Exception):
             importlib.import_module(name)
         yield name
@@ -107,7 +106,7 @@ def _serve(channel: Channel, page: WatchPage) -> None:
     load, _, (file,) = channel.receive()
     try:
         adopt(load.environment)
-        for _ in imported(load.modules, channel):
+        for _ in imported(load.modules, lambda module: _tell(channel, module)):
             pass
         dataset = pickle.loads(contents_of(file))
         open_service: OpenService | None = pickle.loads(load.service) if load.service else None
@@ -117,6 +116,11 @@ def _serve(channel: Channel, page: WatchPage) -> None:
         return
     channel.send(Ready())
     Worker(channel, page, dataset, open_service).run()
+
+
+def _tell(trainer: Channel, module: str) -> None:
+    with contextlib.suppress(BlockingIOError):  # the trainer is busy, and many messages wait for it
+        trainer.send(Importing(module), wait=False)
 
 
 class Worker:

@@ -2,15 +2,19 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from bridge_data.loader import SavableDataLoader, get_loader
 from bridge_data.loader.workers import launch
+from bridge_data.loader.workers.messages import Environment
 from tests.loader.conftest import in_turn
 from tests.loader.streams import Streams, config
 from tests.loader.test_loader import some
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +74,38 @@ def test_a_loader_does_not_wait_for_a_server_that_is_still_starting(monkeypatch:
     server.send_signal(signal.SIGSTOP)  # it will not come to serve
     loader.close()
     assert not server.is_running()
+
+
+def test_an_early_server_does_nothing_after_its_release() -> None:
+    before = {*launch._servers}
+    early = launch.EarlyServer("server")
+    early.release()
+    early.prepare(["json"])
+    assert {*launch._servers} == before
+
+
+_WAITS = """
+import pathlib, time
+while not pathlib.Path(__file__ + ".go").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_what_a_server_imports_is_known_whoever_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the loader that asked was closed, and before another was told that it is served."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("waits_1", "waits_2", "waits_3"):
+        (tmp_path / f"{name}.py").write_text(_WAITS)
+    first, second = (
+        launch.Launcher("server", Environment.of_this_process(), names) for names in (["waits_1"], ["waits_2"])
+    )
+    server = second.server
+    assert first.server is server and "waits_1" not in sys.modules
+    server.prepare(["waits_3"])
+    until(lambda: server.importing == "waits_1", 60)
+    first.close()
+    for name, following in (("waits_1", "waits_2"), ("waits_2", "waits_3"), ("waits_3", "")):
+        assert server.importing == name
+        (tmp_path / f"{name}.py.go").touch()
+        until(lambda following=following: server.importing == following, 60)
+    second.close()

@@ -33,6 +33,7 @@ from bridge_data import (
 )
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.workers import worker_pool
+from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.loader.workers.messages import Channel
 from tests.prepared import write_texts
 from tests.waiting import until
@@ -227,6 +228,17 @@ def test_what_workers_need_for_an_encoder_is_imported_before_there_is_a_loader(
     train, _ = module.build()
     assert [*by_server.parent.glob("tells_1.py.*")] == [by_server], "once"
     assert next(train).text
+
+
+def test_modules_that_each_process_has_of_its_own_are_not_asked_for(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(EarlyServer, "prepare", lambda _, modules: asked.extend(modules))
+    encoder = type("OfAScript", (DefaultTaskEncoder,), {"__module__": "__main__"})()
+    encoder.number, encoder.path = 3, data
+    EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, task_encoder=encoder)
+    assert "pathlib" in asked and not {"__main__", "builtins"} & {*asked}
 
 
 def test_if_that_hangs_the_first_batch_is_an_error_that_names_the_module(data: Path, imported: Any) -> None:
