@@ -8,7 +8,8 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     lane_opening    what a process opens of it: readers, makers, lanes
     run_states      its states: the first one; a saved one, checked, resharded or repeated
     passes          how many batches a pass has, and with how many each lane ends
-    lane            one lane: draws samples, packs them, fills buckets, cuts batches; what waits in it; its state
+    lane            one lane: takes samples or packs, fills buckets, cuts batches; what waits in it; its state
+    sample_feed     the samples of a lane: drawn, made, and what of them is left out or skipped
     maker           what is done to samples: reading, decoding, the hooks of samples; packs, groups and batches of them
     pack_source     which samples share a pack: the online packer, and the seam for others
     maker_wrappers  what may go around a maker: the seam for samples that are kept, or made ahead or by others

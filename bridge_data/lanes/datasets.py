@@ -16,8 +16,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature
 from bridge_data.ignored import OF_DATA
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
 from bridge_data.plan import Plan, Source

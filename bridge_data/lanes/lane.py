@@ -6,10 +6,10 @@ The stream is a function of plan, seed and lane number; a lane set to a saved st
 skipped sample shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as
 references, and made again after a restore; the members of packs and groups are chosen once, and are the same then.
 
-A micro-batch is made in four steps, and the module has them in this order:
+A micro-batch is made in four steps:
 
-    SampleFeed          draws samples, and has them made: each is an `Item`
-    PackSource          with packing, chooses which items share a `Pack`
+    SampleFeed          draws samples, and has them made: each is an `Item` (`sample_feed`)
+    PackSource          with packing, chooses which items share a `Pack` (`pack_source`)
     Lane._next_units    fills a bucket with items or packs; with groups, one of several
     Lane._batches       collates a full bucket; a generator may make several batches of it
 
@@ -20,61 +20,38 @@ in a bucket that was only partly emitted: `Lane.pending` is all of it, and `Lane
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
 import math
-import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from bridge_data.counts import COUNTS, NO_COUNTS, CountValues, tokens_of
-from bridge_data.lanes.maker import UNREAD, Item, Maker, Outputs, Pack, Unit, Work, outputs_of
+from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Pack, Unit, Work
+from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.reading import ReadAhead
+from bridge_data.lanes.sample_feed import SampleFeed
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.cursor import CursorState, Lookahead
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.pending import Drawn, Pending, WrittenOnce, encoded_item
+from bridge_data.order.pending import Drawn, Pending
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState
-from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
-from bridge_data.task.hooks import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
 T = TypeVar("T")
 
-_BUFFERS, _PACKS = "packing buffers", "packs"
-_GROUPED, _BATCHES = "samples or packs to be grouped", "micro-batches"
+_PACKS, _GROUPED, _BATCHES = "packs", "samples or packs to be grouped", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
-OpenPacks: TypeAlias = Callable[["SampleFeed"], "PackSource"]
-
-Look: TypeAlias = Callable[[int, int], Sequence[SampleRef]]
-"""`Lane.look`."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """How samples become micro-batches.
-
-    `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
-    `packing_buffer_size`: how many samples are packed together (None: no packing). `max_micro_batches`: the job ends
-    after this many (None: with its data).
-    """
-
-    batch_size: int | None
-    drop_last: bool = False
-    packing_buffer_size: int | None = None
-    max_micro_batches: int | None = None
+Upcoming: TypeAlias = Callable[[int, int], Sequence[SampleRef]]
+"""`Lane.upcoming`, which `wrap` gets."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,215 +72,13 @@ class Produced(Generic[T]):
     ready_slots: int = dataclasses.field(default=0, compare=False)
 
 
-class SampleFeed:
-    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
-    together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        work: Work,
-        maker: Maker,
-        survivals: Survivals,
-        *,
-        extras: LaneExtras | None = None,
-        ahead: ReadAhead | None = None,
-        stacks: bool = False,
-    ) -> None:
-        self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
-        self.queue: collections.deque[Item] = collections.deque()
-        """Items that were drawn together with others and come next."""
-        self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
-        self._base: CursorState | None = None
-        """The state of the cursor from which a state counts the draws of items; None: from the current one."""
-        self._written: defaultdict[str, WrittenOnce] = defaultdict(WrittenOnce)
-        """By what items wait for."""
-
-    def next(self, num_missing: int = 1) -> Item:
-        """The next output of a sample; the work on the `num_missing` next ones is started together.
-
-        Raises:
-            StopIteration: at the end of the data.
-        """
-        while not self.queue:
-            self.draw(num_missing)
-        return self.queue.popleft()
-
-    def draw(self, count: int) -> None:
-        """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
-        work = self.work
-        count = count if self._draws_many else 1
-        if self.ahead is not None:
-            self.ahead.follow(self.cursor, count)
-        drawn = self.cursor.take(count)
-        if self._extras is not None:
-            refs = [ref for _, ref in drawn]
-            if len(kept := self.let_through(refs, survivals=True)) < len(refs):
-                is_kept = {*kept}
-                drawn = [pair for pair in drawn if pair[1] in is_kept]
-        if not drawn:
-            return
-        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
-        arena = current_arena() if self._stacks else None
-        with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
-            began_ns = time.perf_counter_ns()
-            times.num_loaded += len(drawn)
-            many = self._maker.make([ref for _, ref in drawn])
-            if are_made := many.__class__ is list:
-                times.note(drawn[0][1], began_ns)
-            for (draw, ref), sample in zip(drawn, many, strict=True):
-                if not are_made:
-                    began_ns = times.note(ref, began_ns)
-                if sample.__class__ is not Outputs:
-                    item = new(Item)  # not by its constructor, which takes three times as long
-                    item.draw, item.ref, item.output, item.sample = draw, ref, 0, sample
-                    queue.append(item)
-                elif sample:
-                    queue += [Item(draw, ref, output, one) for output, one in sample]
-                else:
-                    self.count_skip(ref[0])
-                    continue
-                num_kept[ref[0]] += 1
-
-    def without_left_out(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
-        """Those of some samples that no extra leaves out."""
-        return refs if self._extras is None else self._extras.filter(refs)
-
-    def let_through(self, refs: Sequence[SampleRef], *, survivals: bool = False) -> Sequence[SampleRef]:
-        """The same; the others are counted as skips, also in the `survivals`."""
-        if self._extras is None:
-            return refs
-        kept = self.without_left_out(refs)
-        for ref, extra in self._extras.left_out(refs) if len(kept) < len(refs) else ():
-            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
-            if survivals:
-                self.count_skip(ref.source)
-        return kept
-
-    def count_skip(self, what: int | str) -> None:
-        """Count a sample of source `what`, or one of `what`, that a hook skipped."""
-        self.survivals[what].count_skip(*self.work.hooks.last_skip)
-
-    def load(self, item: Item) -> dict[int, Any]:
-        """All outputs of the sample of an item, made now, by number."""
-        began_ns, times = time.perf_counter_ns(), self.work.times
-        (made,) = self._maker.make((item.ref,))
-        times.num_loaded += 1
-        times.note(item.ref, began_ns)
-        return dict(outputs_of(made))
-
-    def read(self, item: Item) -> bool:
-        """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
-        if item.sample is not UNREAD:
-            return True
-        skipped = self.work.hooks.skipped
-        num_truncated = skipped[TRUNCATED]
-        outputs = self.load(item)
-        if skipped[TRUNCATED] > num_truncated:
-            skipped[TRUNCATED] = num_truncated  # it was counted before the resume
-        if item.output not in outputs:
-            skipped["restore"] += 1
-            logger.warning("pending sample %s, output %d, was skipped when read again", item.ref, item.output)
-            return False
-        item.sample = outputs[item.output]
-        return True
-
-    def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
-        """As `Work.select`, of items that are read; counted if hooks skip all of them."""
-        packs, left = self.work.select(items, at_end=at_end)
-        if packs:
-            self.survivals.kept[_BUFFERS] += 1
-        else:
-            self.count_skip(_BUFFERS)
-        return packs, left
-
-    def pack(self, items: Sequence[Item]) -> Pack | None:
-        """The pack of some items, which are read first; None if hooks skip all of it."""
-        read = [item for item in items if self.read(item)]
-        return self.work.pack(read) if read else None
-
-    # ----- state ------------------------------------------------------------------------------------------------------
-
-    def count_from_here(self) -> None:
-        """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
-        them. Items of before are named."""
-        self._base = self.cursor.state()
-        self._written.clear()
-
-    def resume(self, queue: collections.deque[Item], base: CursorState | None) -> None:
-        """Continue with the `queue` of a state, and count draws from its `base`."""
-        self.queue, self._base = queue, base
-        self._written.clear()
-
-    def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
-        """Items as a state keeps them. What waits for many batches is written once."""
-        base = self._base
-        first = self.cursor.num_drawn if base is None else base["draws"]
-        others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
-        encoded, once = others.encode(first), self._written
-        if pending.carried:
-            encoded["carried"] = once["carried"].written(pending.carried, lambda item: encoded_item(item, first))
-        if pending.packs:
-            packs = [*pending.packs]
-            encoded["packs"] = once["packs"].written(packs, lambda pack: [encoded_item(item, first) for item in pack])
-        return encoded if base is None else {**encoded, "base": base}
-
-    # ----- what comes next --------------------------------------------------------------------------------------------
-
-    def upcoming(self, num_items: int, most: int) -> list[SampleRef]:
-        """Up to `most` of the samples that the next `num_items` items beyond those in the queue come from, in order."""
-        return self._lookahead.refs(min(num_items - len(self.queue), most))
-
-    @functools.cached_property
-    def _lookahead(self) -> Lookahead:
-        return Lookahead(self.cursor)
-
-
-@dataclasses.dataclass(slots=True)
-class Held:
-    """What a source has drawn and not handed out: items that wait for a pack, and packs that are chosen. A chosen pack
-    is a list that does not change any more."""
-
-    carried: list[Item] = dataclasses.field(default_factory=list)
-    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
-
-
-class PackSource(Protocol):
-    """The packs of one lane."""
-
-    @property
-    def held(self) -> Held:
-        """What a state keeps as references."""
-
-    def next(self) -> list[Item]:
-        """The members of the next pack.
-
-        Raises:
-            StopIteration: at the end of the data.
-        """
-
-    def pack(self, items: list[Item]) -> Pack | None:
-        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
-        of it."""
-
-    def state(self) -> Any:
-        """What a state keeps besides, as plain JSON; None if there is nothing."""
-
-    def seek(self, state: Any, held: Held) -> None:
-        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
-
-    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
-        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
-        those of `num_packs`."""
-
-
 class Lane:
     """The stream of one lane, from its start or from `state`.
 
     It is lane `number` of `num_lanes`. `sources` are, for each source, its label and number of samples; `ahead` gets
-    the position of the cursor. With packing, `open_packs` opens the source of packs. Samples are made by the maker of
-    `work`, or by what `wrap` puts around it. `extras` leave samples out, note what was made, and save with the lane;
-    None: there are none. The lane ends with its micro-batch number `limit`, of the whole pass.
+    the position of the cursor. With packing, `open_pack_source` opens what chooses the packs. Samples are made by the
+    maker of `work`, or by what `wrap` puts around it. `extras` leave samples out, note what was made, and save with the
+    lane; None: there are none. The lane ends when it has made `max_micro_batches`, counted from the start of the pass.
     """
 
     def __init__(
@@ -317,16 +92,16 @@ class Lane:
         sources: Sequence[tuple[str, int]],
         state: LaneState | None = None,
         ahead: ReadAhead | None = None,
-        open_packs: OpenPacks | None = None,
+        open_pack_source: Callable[[SampleFeed], PackSource] | None = None,
         extras: LaneExtras | None = None,
-        wrap: Callable[[Look], Maker] | None = None,
-        limit: float = math.inf,
+        wrap: Callable[[Upcoming], Maker] | None = None,
+        max_micro_batches: float = math.inf,
     ) -> None:
         self._extras = extras
         self._cursor, self.work, self._batching = cursor, work, batching
         self.number, self._num_lanes = number, num_lanes
         self._micro_batches = self._num_samples = self._num_read = 0
-        self._limit = limit
+        self._max_micro_batches = max_micro_batches
         self._batched: Ints  # last, if extras want to know
         self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
         self._buckets: dict[str, list[Unit]] = {}
@@ -340,9 +115,9 @@ class Lane:
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
         filtering = extras if extras is not None and extras.leave_out else None
-        maker = work.maker if wrap is None else wrap(_look_of(self))
+        maker = work.maker if wrap is None else wrap(_upcoming_of(self))
         self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
-        self.packs: PackSource | None = None if open_packs is None else open_packs(self.feed)
+        self.pack_source: PackSource | None = None if open_pack_source is None else open_pack_source(self.feed)
         if state is not None:
             self._restore(state)
 
@@ -393,13 +168,13 @@ class Lane:
         """The samples skipped since the last batch, by hook; a call resets them."""
         return self.work.hooks.take_skipped()
 
-    def look(self, num_units: int, most: int) -> Sequence[SampleRef]:
+    def upcoming(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
-        of = self.feed if self.packs is None else self.packs
+        of = self.feed if self.pack_source is None else self.pack_source
         return self.feed.without_left_out(of.upcoming(num_units, most))
 
     def _next_batch(self) -> Any:
-        if self._micro_batches >= self._limit:
+        if self._micro_batches >= self._max_micro_batches:
             raise StopIteration
         while True:
             if not self._ready:
@@ -416,7 +191,7 @@ class Lane:
                 self._kept[_BATCHES] += 1
                 return batch
             self._open.popleft()
-            self.feed.count_skip(_BATCHES)
+            self.feed.note_not_kept(_BATCHES)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
@@ -426,7 +201,7 @@ class Lane:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
             hooks.batch_index = index
             self._num_read = len(read)
-            if self.packs is not None:
+            if self.pack_source is not None:
                 self._num_read = sum(unit.num_samples for unit in read)
                 self._tokens = _tokens_told(read)
             keys = self.work.keys_of(read)
@@ -466,8 +241,8 @@ class Lane:
             self.work.hooks.batch_index = self._index_of(self._micro_batches)
         try:
             while (num_missing := size - len(bucket)) > 0:
-                if self.packs is not None:
-                    bucket.append(self._next_pack(self.packs))
+                if self.pack_source is not None:
+                    bucket.append(self._next_pack(self.pack_source))
                     continue
                 while not queue:
                     feed.draw(num_missing)
@@ -490,7 +265,7 @@ class Lane:
             unit = self._next_unit()
             group = self.work.group(unit, self._batching.batch_size)
             if group is None:
-                self.feed.count_skip(_GROUPED)
+                self.feed.note_not_kept(_GROUPED)
                 continue
             self._kept[_GROUPED] += 1
             name, size = group
@@ -510,21 +285,21 @@ class Lane:
 
     def _next_unit(self) -> Unit:
         """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
-        if self.packs is not None:
-            return self._next_pack(self.packs)
+        if self.pack_source is not None:
+            return self._next_pack(self.pack_source)
         while True:
             item = self.feed.next()
             if self.feed.read(item):
                 return item
 
-    def _next_pack(self, packs: PackSource) -> Pack:
+    def _next_pack(self, source: PackSource) -> Pack:
         """The next pack; `StopIteration` at the end of the data."""
         while True:
-            pack = packs.pack(packs.next())
+            pack = source.pack(source.next())
             if pack is not None:
                 self._kept[_PACKS] += 1
                 return pack
-            self.feed.count_skip(_PACKS)
+            self.feed.note_not_kept(_PACKS)
 
     def _read(self, unit: Unit) -> bool:
         """Ensure that the payload of a unit is in memory; False if, made again, it is now skipped."""
@@ -532,8 +307,8 @@ class Lane:
             return True
         if not isinstance(unit, Pack):
             return self.feed.read(unit)
-        assert self.packs is not None
-        made = self.packs.pack(unit.items)
+        assert self.pack_source is not None
+        made = self.pack_source.pack(unit.items)
         if made is not None:
             unit.sample, unit.num_samples, unit.tokens = made.sample, made.num_samples, made.tokens
         return made is not None
@@ -543,11 +318,11 @@ class Lane:
         if self._head is None or self._head["draws"] != self._cursor.num_drawn:
             self._head = cast("LaneState", self._cursor.state())
         state: LaneState = {**self._head, "micro_batches": self._micro_batches}
-        if self.packs is not None and (own := self.packs.state()) is not None:
+        if self.pack_source is not None and (own := self.pack_source.state()) is not None:
             state["pack_source"] = own
         if self._extras is not None and (saved := self._extras.save()):
             state["extras"] = saved
-        held = _NOTHING if self.packs is None else self.packs.held
+        held = _NOTHING if self.pack_source is None else self.pack_source.held
         if self.feed.queue or self._buckets or self._open or held.carried or held.packs:
             state["pending"] = self.feed.written(self.pending)
         return state
@@ -555,7 +330,7 @@ class Lane:
     @property
     def pending(self) -> Pending[Item, Unit]:
         """All that it has drawn and not emitted."""
-        held = _NOTHING if self.packs is None else self.packs.held
+        held = _NOTHING if self.pack_source is None else self.pack_source.held
         return Pending(self.feed.queue, held.carried, held.packs, self._buckets, self._open)
 
     def _restore(self, state: LaneState) -> None:
@@ -569,13 +344,13 @@ class Lane:
         def unit(members: list[Drawn]) -> Unit:
             """A pack, or, without packing, a single item."""
             items = [Item(*one) for one in members]
-            return items[0] if self.packs is None else Pack(items)
+            return items[0] if self.pack_source is None else Pack(items)
 
         pending = drawn.map(lambda one: Item(*one), unit)
         self.feed.resume(pending.queue, state.get("pending", {}).get("base"))
         self._buckets, self._open = pending.buckets, pending.open
-        if self.packs is not None:
-            self.packs.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
+        if self.pack_source is not None:
+            self.pack_source.seek(state.get("pack_source"), Held(pending.carried, pending.packs))
         if self.feed.ahead is not None:
             refs = (one.ref for one in drawn.items())
             while self.feed.ahead.announce(refs):
@@ -585,10 +360,10 @@ class Lane:
 _NOTHING = Held()
 
 
-def _look_of(lane: Lane) -> Look:
-    """`Lane.look`, for a wrapper of its maker, which must not keep the lane alive."""
-    of = weakref.WeakMethod(lane.look)
-    return lambda num_units, most: () if (look := of()) is None else look(num_units, most)
+def _upcoming_of(lane: Lane) -> Upcoming:
+    """`Lane.upcoming`, for a wrapper of its maker, which must not keep the lane alive."""
+    of = weakref.WeakMethod(lane.upcoming)
+    return lambda num_units, most: () if (upcoming := of()) is None else upcoming(num_units, most)
 
 
 def _samples_of(units: Sequence[Unit]) -> Ints:

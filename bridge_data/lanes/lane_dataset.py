@@ -19,9 +19,9 @@ from bridge_data.data import RawSample
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
 from bridge_data.lanes import lane_opening, run_states
-from bridge_data.lanes.lane import Batching, Lane
+from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_opening import OpenSources
-from bridge_data.lanes.maker import EncodingMaker, Watch, Work
+from bridge_data.lanes.maker import Batching, EncodingMaker, Watch, Work
 from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
@@ -148,7 +148,7 @@ class LaneDataset:
         return self.order.source_ids
 
     @property
-    def packs(self) -> bool:
+    def is_packing(self) -> bool:
         """Whether samples are packed."""
         return self.batching.packing_buffer_size is not None
 
@@ -181,7 +181,7 @@ class LaneDataset:
         return {
             **self.order.fingerprint(),
             **dataclasses.asdict(self.batching),
-            **(self.pack_sources.fingerprint(self) if self.packs else {}),
+            **(self.pack_sources.fingerprint(self) if self.is_packing else {}),
         }
 
     def check_hooks(self) -> None:
@@ -190,7 +190,7 @@ class LaneDataset:
         Raises:
             ConfigError: if they do not.
         """
-        self.opened.hooks(self.task_encoder).check(packing=self.packs)
+        self.opened.hooks(self.task_encoder).check(packing=self.is_packing)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -301,7 +301,7 @@ class LaneDataset:
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
         """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
-        return Work(self.maker(handler, watch), packing=self.packs)
+        return Work(self.maker(handler, watch), packing=self.is_packing)
 
     def maker(
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False

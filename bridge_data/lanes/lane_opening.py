@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from bridge_data.data.blocks import BlockBudget, Cut
 from bridge_data.decode import open_source_reader
 from bridge_data.errors import ErrorHandler
-from bridge_data.lanes.lane import Lane, Look, OpenPacks
+from bridge_data.lanes.lane import Lane, Upcoming
 from bridge_data.lanes.maker import EncodingMaker, Maker, Watch, Work
 from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
@@ -37,7 +37,7 @@ class LaneData(RunData, Protocol):
     @property
     def is_remote(self) -> bool: ...
     @property
-    def packs(self) -> bool: ...
+    def is_packing(self) -> bool: ...
     @property
     def opened(self) -> "OpenSources": ...
     def new_state(self) -> LoaderState: ...
@@ -58,7 +58,7 @@ class OpenSources:
         self.observer = None if dataset.make_observer is None else dataset.make_observer(order.source_keys)
         self.budget = BlockBudget(dataset.worker_config.max_open_bytes)
         self.numbering, self.sample_ids = Numbering(order.source_keys, order.sizes), order.sample_ids
-        self._packs = dataset.packs
+        self._is_packing = dataset.is_packing
         self._hooks: EncoderHooks | None = None
         self._cut_for: Generation | None = None
 
@@ -70,7 +70,7 @@ class OpenSources:
         """
         if self._hooks is None or not self._hooks.are_of(encoder):
             self._hooks = EncoderHooks(encoder)
-            self._hooks.check(packing=self._packs)
+            self._hooks.check(packing=self._is_packing)
         return self._hooks
 
     def read_in_blocks(self, dataset: LaneData, state: LoaderState) -> None:
@@ -116,33 +116,32 @@ def open_lane(
         kept = dataset.wrappers if opened.observer is None else ()  # who observes sees all work
         unread = [one for one in (extras, *kept) if isinstance(one, Container)]
         ahead = ReadAhead(opened.readers, _lanes_of_process(dataset, state.num_lanes), unread)
-    batching, packs = dataset.batching, dataset.pack_sources
-    open_packs: OpenPacks | None = (lambda feed: packs.open(dataset, feed, number, state)) if work.packs else None
+    batching, pack_sources = dataset.batching, dataset.pack_sources
     return Lane(
         dataset.order.cursor(number, state),
         work,
-        dataclasses.replace(batching, batch_size=None) if packs.makes_batches else batching,
+        dataclasses.replace(batching, batch_size=None) if pack_sources.makes_batches else batching,
         number=number,
         num_lanes=state.num_lanes,
         sources=[*zip(dataset.order.source_labels, dataset.order.sizes, strict=True)],
         state=own if has_started(own) else None,
         ahead=ahead,
-        open_packs=open_packs,
+        open_pack_source=(lambda feed: pack_sources.open(dataset, feed, number, state)) if work.is_packing else None,
         extras=extras,
         wrap=functools.partial(_wrapped, dataset, work, wrappers, number, state.num_lanes) if wrappers else None,
-        limit=limit_of(dataset, number, state),
+        max_micro_batches=limit_of(dataset, number, state),
     )
 
 
 def _wrapped(
-    dataset: LaneData, work: Work, wrappers: Sequence[MakerWrapper], number: int, num_lanes: int, look: Look
+    dataset: LaneData, work: Work, wrappers: Sequence[MakerWrapper], number: int, num_lanes: int, upcoming: Upcoming
 ) -> Maker:
-    """The maker of a lane in its wrappers; `look` says what the lane loads next."""
+    """The maker of a lane in its wrappers; `upcoming` says what the lane loads next."""
     view = LaneView(
         number=number,
         num_lanes=num_lanes,
         times=work.times,
-        new_upcoming=lambda: UpcomingSamples(look, dataset.batching.batch_size or 1),
+        new_upcoming=lambda: UpcomingSamples(upcoming, dataset.batching.batch_size or 1),
         new_ahead_maker=functools.partial(new_ahead_maker, dataset),
         maker=work.maker,
     )
@@ -163,8 +162,8 @@ def new_maker(
         observer=opened.observer,
         raises=ahead,
     )
-    limit = dataset.pack_sources.limit if dataset.packs else ""
-    return EncodingMaker(opened.readers, opened.cooks, opened.sample_ids, hooks, limit=limit, watch=watch, singly=ahead)
+    fit = dataset.pack_sources.fit if dataset.is_packing else None
+    return EncodingMaker(opened.readers, opened.cooks, opened.sample_ids, hooks, fit=fit, watch=watch, singly=ahead)
 
 
 def new_ahead_maker(dataset: LaneData, wrappers: Sequence[MakerWrapper] | None = None) -> AheadMaker:

@@ -32,6 +32,7 @@ from bridge_data.order.cursor import SampleIds
 from bridge_data.running_hook import note_truncation
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.task import Hooks, Packing, SourceCook
+from bridge_data.task.packers import FitToPack
 from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
@@ -71,11 +72,11 @@ class EncodingMaker:
     """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by `cooks`, and calls the hooks
     of samples of an encoder.
 
-    With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what its
-    method `limit` does, which cuts or leaves out those that are too long for a pack; "" without packing. `watch` is
-    called before work on a sample, except on plain ones that are in memory: nothing could hang or crash. With `singly`,
-    samples are read one by one, not in the blocks that the lanes of this process hold. While the hooks have an
-    observer, samples are made one by one, each read inside the stage `read`: the first of a block takes that of all.
+    With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what
+    `fit` says, as it may be too long for a pack; None: there is no packing. `watch` is called before work on a sample,
+    except on plain ones that are in memory: nothing could hang or crash. With `singly`, samples are read one by one,
+    not in the blocks that the lanes of this process hold. While the hooks have an observer, samples are made one by
+    one, each read inside the stage `read`: the first of a block takes that of all.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class EncodingMaker:
         ids: SampleIds,
         hooks: Hooks,
         *,
-        limit: str = "",
+        fit: FitToPack | None = None,
         watch: Watch | None = None,
         singly: bool = False,
     ) -> None:
         self.hooks, self.ids, self.watch = hooks, ids, watch
         self._readers, self._cooks, self._singly = readers, cooks, singly
-        self._stages, self._limit = _stages(hooks, limit), limit
+        self._stages, self._fit = _stages(hooks, fit), fit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
         """See `Maker`. A sample is made in one of three ways, which give the same:
@@ -152,13 +153,13 @@ class EncodingMaker:
     @property
     def settings(self) -> list[str]:
         """What tells, beside the encoder, what is done to samples."""
-        return [*self.stages, self._limit]
+        return [*self.stages, "" if self._fit is None else self._fit.value]
 
     @property
     def is_seeded(self) -> bool:
         """Whether hooks that are called for samples may draw random numbers."""
         selection = self.hooks.functions["select_samples_to_pack"]
-        truncate = selection.truncate if isinstance(selection, Packing) and self._limit else None
+        truncate = selection.truncate if isinstance(selection, Packing) and self._fit is not None else None
         hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
         return bool(hooks & self.hooks.seeded) or (truncate is not None and declared(truncate).seeded)
 
@@ -260,18 +261,18 @@ class EncodingMaker:
 _Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
 
 
-def _stages(hooks: Hooks, limit: str) -> list[_Stage]:
+def _stages(hooks: Hooks, fit: FitToPack | None) -> list[_Stage]:
     """What is done to a sample after it is decoded and cooked, in order."""
     names = ["encode_sample"]
     if hooks.of_encoder.preencodes:
-        names = ["preencode_sample"] if limit else ["preencode_sample", "postencode_sample"]
+        names = ["preencode_sample", "postencode_sample"] if fit is None else ["preencode_sample"]
     stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
-    if not limit:
-        return stages
     selection = hooks.functions["select_samples_to_pack"]
-    if isinstance(selection, Packing) and not (limit == "cut" and selection.truncate is None):
-        fit = getattr(selection, limit)
-        stages.append(("select_samples_to_pack", functools.partial(_fitted, fit)))
+    if isinstance(selection, Packing):
+        if fit is FitToPack.SKIP_OR_CUT:
+            stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.admitted)))
+        elif fit is FitToPack.CUT_ALONE and selection.truncate is not None:
+            stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.cut)))
     return stages
 
 
@@ -325,6 +326,21 @@ class Pack:
 Unit: TypeAlias = Item | Pack
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How samples become micro-batches.
+
+    `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
+    `packing_buffer_size`: how many samples are packed together (None: no packing). `max_micro_batches`: the job ends
+    after this many (None: with its data).
+    """
+
+    batch_size: int | None
+    drop_last: bool = False
+    packing_buffer_size: int | None = None
+    max_micro_batches: int | None = None
+
+
 class Work:
     """Packs (with `packing`), groups and batches what `maker`, or one that wraps it, makes; for one lane."""
 
@@ -333,7 +349,7 @@ class Work:
         self._ids = maker.ids
         self.numbers = {source_id: number for number, source_id in enumerate(self._ids.source_ids)}
         """Numbers of the sources, by their ids in restore keys."""
-        self.packs = packing
+        self.is_packing = packing
         """Whether samples are packed."""
         self._encoder, self.does = self.hooks.encoder, self.hooks.does
         self.groups = self.hooks.of_encoder.groups
@@ -350,12 +366,12 @@ class Work:
     @functools.cached_property
     def _batches_decoded(self) -> bool:
         """Whether samples are batched as our own code decoded them."""
-        return not (self.packs or self.groups) and self.maker.is_ours_alone
+        return not (self.is_packing or self.groups) and self.maker.is_ours_alone
 
     @property
     def batch_index_known_when_encoding(self) -> bool:
         """Whether a sample is encoded for its batch: without packing, groups and generators."""
-        return not self.packs and not self.groups and self.hooks.has_no_generators
+        return not self.is_packing and not self.groups and self.hooks.has_no_generators
 
     @property
     def may_multiply(self) -> bool:
@@ -494,7 +510,9 @@ class Work:
                 )
             ]
         of_samples = iter(keys)
-        made_of = [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.packs else keys
+        made_of = (
+            [(PACK, *itertools.islice(of_samples, len(unit.items))) for unit in units] if self.is_packing else keys
+        )
         for output, batch in enumerate(batches):
             mark(batch, (BATCH, self.hooks.batch_index or 0, output, *made_of))
         return batches

@@ -39,18 +39,18 @@ class UpcomingSamples:
     """A view of the samples that a lane loads next, in the order in which it will ask for them. Where hooks skip
     samples, or packs are chosen from a buffer, it is a guess: what is made by it may be needed later, or by nobody.
 
-    `look(num_units, most)` returns up to `most` of those of its next units, of which a batch has `batch_size`.
+    `upcoming(num_units, most)` returns up to `most` of those of its next units, of which a batch has `batch_size`.
     """
 
-    def __init__(self, look: Callable[[int, int], Sequence[SampleRef]], batch_size: int) -> None:
-        self._look, self._size = look, batch_size
+    def __init__(self, upcoming: Callable[[int, int], Sequence[SampleRef]], batch_size: int) -> None:
+        self._upcoming, self._size = upcoming, batch_size
         self._taken: set[SampleRef] = set()
         """What `take` has returned and the lane has not come to."""
 
     def take(self, num_batches: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
         returned before."""
-        found = self._look(num_batches * self._size, most + len(self._taken))
+        found = self._upcoming(num_batches * self._size, most + len(self._taken))
         self._taken.intersection_update(found)
         new = [*itertools.islice((ref for ref in _whole(found) if ref not in self._taken), most)]
         self._taken.update(new)
@@ -58,7 +58,7 @@ class UpcomingSamples:
 
     def peek(self, most: int) -> list[SampleRef]:
         """Up to `most` of the next samples, in order."""
-        return _whole(self._look(most, most))
+        return _whole(self._upcoming(most, most))
 
 
 def _whole(refs: Sequence[SampleRef]) -> list[SampleRef]:

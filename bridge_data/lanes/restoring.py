@@ -84,16 +84,16 @@ class Restorer:
             if unit.is_pack:
                 return self._unit(unit).sample
             item = self._item(unit.members[0])
-            made = self._work.members(item) if self._work.packs else [item.sample]
+            made = self._work.members(item) if self._work.is_packing else [item.sample]
             return self._made(made[0] if made else None, unit)
 
     def _batch(self, number: int, output: int, keys: Sequence[UnitKey]) -> Any:
         for unit in keys:
-            if unit.is_pack != self._work.packs:
+            if unit.is_pack != self._work.is_packing:
                 raise ConfigError(
                     f"the restore key is of a batch of {'packs' if unit.is_pack else 'samples'}, but this data set "
-                    f"{'packs samples' if self._work.packs else 'has no packing_buffer_size'}: restore it from one "
-                    "with the settings of the run"
+                    f"{'packs samples' if self._work.is_packing else 'has no packing_buffer_size'}: restore it from "
+                    "one with the settings of the run"
                 )
         hooks = self._work.hooks
         if self._work.batch_index_known_when_encoding:
@@ -109,7 +109,7 @@ class Restorer:
         items = [self._item(member) for member in key.members]
         if not key.is_pack:
             return items[0]
-        if not self._work.packs:
+        if not self._work.is_packing:
             raise ConfigError(
                 "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
                 "the settings of the run"

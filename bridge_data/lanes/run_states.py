@@ -29,7 +29,7 @@ class RunData(PassedData, Protocol):
     skips: StepSkips | None
 
     @property
-    def packs(self) -> bool: ...
+    def is_packing(self) -> bool: ...
     @property
     def passes(self) -> PassLength: ...
     def fingerprint(self) -> dict[str, Any]: ...
@@ -59,7 +59,7 @@ def checked_state(dataset: RunData, data: LoaderState | dict[str, Any], *, stric
         new = first_state(dataset, num_lanes)
         goes_on = not state.ended and dataset.passes.is_repeated_after(state, even=True)
         return repeated_state(dataset, new, state) if goes_on else new
-    if dataset.packs:
+    if dataset.is_packing:
         dataset.pack_sources.check(dataset, state)
     if num_lanes != state.num_lanes:
         state = resharded_state(dataset, state, num_lanes, range(config.rank, num_lanes, config.world_size))

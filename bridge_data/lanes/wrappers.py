@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Batching
 from bridge_data.options import check_flag, check_integer, check_number
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan import Plan
@@ -215,7 +215,7 @@ def _followed(
     encoder, work = dataset.task_encoder, dataset.work()
     if dataset.batching.batch_size is not None or work.groups:
         last = "encode_batch"
-    elif work.packs:
+    elif work.is_packing:
         last = "pack_selected_samples"
     else:
         preencodes = is_overridden(encoder, "preencode_sample") or is_overridden(encoder, "postencode_sample")

@@ -6,6 +6,7 @@ take O(n log n) steps, except `lpt_balanced`, which takes log n times as many.
 """
 
 import dataclasses
+import enum
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -201,6 +202,15 @@ def _check(lengths: Sequence[int], capacity: int) -> None:
                 f"sequence {position} has {length} tokens, a pack holds {capacity}. Raise the capacity, or "
                 "set Packing(overlong=...), which drops them, truncates them or packs them alone"
             )
+
+
+class FitToPack(enum.Enum):
+    """What a `Packing` does to each sample before it is packed."""
+
+    SKIP_OR_CUT = "admitted"
+    """`Packing.admitted`, for packs that are chosen from a buffer."""
+    CUT_ALONE = "cut"
+    """`Packing.cut`, for packs in which no sample is that was too long when it was measured."""
 
 
 Overlong: TypeAlias = Literal["drop", "truncate", "alone"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data import DefaultTaskEncoder, WorkerConfig
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Batching
 from bridge_data.order import occurrences
 from bridge_data.order.occurrences import can_tell, draws_of
 from bridge_data.order.plan_order import ShuffleSettings

@@ -7,7 +7,7 @@ Reads the cost index of each source of a plan. Returns the rule by which `PlanOr
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge_data.lanes.lane import Batching
+from bridge_data.lanes.maker import Batching
 from bridge_data.order.random_draws import Phase
 from bridge_data.plan import Plan
 from bridge_data.plugins.planned.cost_blend import CostBlend

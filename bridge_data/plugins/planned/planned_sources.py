@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from bridge_data.counts import COUNTS, tokens_of
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import UNREAD, Item, Pack
-from bridge_data.lanes.pack_source import Limit, PackedData, PackSources
+from bridge_data.lanes.pack_source import Held, PackedData, PackSources
+from bridge_data.lanes.sample_feed import SampleFeed
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64
@@ -42,6 +42,7 @@ from bridge_data.plugins.planned.sample_costs import checked
 from bridge_data.run_options import RunOptions
 from bridge_data.task import Packing, hook_of
 from bridge_data.task.hooks import TRUNCATED
+from bridge_data.task.packers import FitToPack
 
 logger = logging.getLogger("bridge_data")
 
@@ -62,7 +63,7 @@ class PlannedSources(PackSources):
 
     keeps_order: ClassVar[bool] = False
     are_planned: ClassVar[bool] = True
-    limit: ClassVar[Limit] = "cut"
+    fit: ClassVar[FitToPack] = FitToPack.CUT_ALONE
     """A sample that is too long is in no planned pack."""
 
     def __init__(

@@ -16,9 +16,8 @@ import numpy as np
 from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.errors import FatalSampleError
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import EncodingMaker, Made, Maker, outputs_of
+from bridge_data.lanes.maker import Batching, EncodingMaker, Made, Maker, outputs_of
 from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import SampleRef
 from bridge_data.plan import Plan, Source

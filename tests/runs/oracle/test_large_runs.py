@@ -10,8 +10,8 @@ import pytest
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
 from bridge_data.data.blocks import READ_BYTES
-from bridge_data.lanes.lane import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.maker import Batching
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
