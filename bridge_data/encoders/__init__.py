@@ -1,7 +1,7 @@
 """Task encoders for conversations, captions and text: the default one for images and text, and those of model
 families, whose batches equal those of transformers' processors.
 
-    conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
+    conversations ─ chat (template) ─ tokens ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
     chat_frames     what a template writes around the texts of a chat, so where its answers are

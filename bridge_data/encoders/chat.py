@@ -1,9 +1,8 @@
-"""Chat templates: a conversation becomes token ids, and a mask of those that are in its answers.
+"""Chat templates: a conversation becomes text, and the ranges of characters that are its answers.
 
-Reads messages or text, and a tokenizer (or processor) of transformers. Returns ids and the mask; each image is still
-one token. With `add_special_tokens` both are those of transformers' `apply_chat_template`. A template is untrusted
-code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a template that does not end, the
-watchdog of workers names the sample.
+Reads messages, and a tokenizer (or processor) of transformers. Returns what `tokens` takes; each image is still one
+token. A template is untrusted code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a
+template that does not end, the watchdog of workers names the sample.
 
 Answers are found in two ways. A template with `{% generation %}` around answers marks them itself. For any other, the
 text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer, once
@@ -12,19 +11,18 @@ answer.
 """
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import logging
 import re
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bridge_data.encoders.chat_fields import THROUGH
-from bridge_data.encoders.chat_frames import Frame, Shape, Span, shape_of, texts_of
+from bridge_data.encoders.chat_frames import Frame, Shape, shape_of, texts_of
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
+from bridge_data.encoders.tokens import Span
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
 logger = logging.getLogger("bridge_data")
@@ -33,15 +31,6 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MarkedTokens:
-    """Token ids, and for each whether it has loss."""
-
-    ids: list[int]
-    has_loss: list[bool]
-
 
 _CHATML = """\
 {%- for message in messages -%}
@@ -85,14 +74,6 @@ def check_unicode(value: Any, key: str) -> None:
                 f"{value[max(0, error.start - 20) : error.start]!r}: half of a pair (a lone surrogate), which is no "
                 "Unicode. Write the whole character, or remove it"
             ) from None
-
-
-def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
-    """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
-    ids = list(tokenizer(text).input_ids)
-    if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
-        ids.append(tokenizer.eos_token_id)
-    return MarkedTokens(ids, [True] * len(ids))
 
 
 def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallback: str | None = None) -> str:
@@ -279,6 +260,8 @@ def note_moved_media(
 ) -> None:
     """Tell in the log, once for each encoder `owner`, that the template wrote an image of `messages` before words that
     it comes after; `text` is what it wrote, `media` are as of `messages_for`."""
+    if not any(placeholder in turn["content"] for turn in messages for placeholder in media):
+        return
     left = {token: [match.start() for match in re.finditer(re.escape(token), text)] for _, token in media.values()}
     for turn in messages:
         words = ""
@@ -382,43 +365,6 @@ def _frame(tokenizer: Any, template: str, answers: str, shape: Shape) -> Frame |
         with contextlib.suppress(BridgeDataError):  # the template refuses the texts that stand for those of the data
             frames[key] = Frame.of(shape, answers, find)
     return frames[key]
-
-
-def tokenize_spans(
-    tokenizer: Any, text: str, spans: Sequence[Span], *, add_special_tokens: bool = False
-) -> MarkedTokens:
-    """The tokens of `text`, with marks on those that touch one of `spans`, which are in order.
-
-    For a tokenizer that gives no offsets, the text is cut at the spans and tokenized piece by piece.
-    """
-    if getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
-        return MarkedTokens(list(encoded["input_ids"]), touching(encoded["offset_mapping"], spans))
-    ids: list[int] = []
-    marks: list[bool] = []
-    cuts = [0, *itertools.chain.from_iterable(spans), len(text)]
-    for number, (start, end) in enumerate(itertools.pairwise(cuts)):
-        piece = tokenizer(text[start:end], add_special_tokens=False).input_ids if end > start else []
-        ids.extend(piece)
-        marks.extend([number % 2 == 1] * len(piece))
-    if not add_special_tokens:
-        return MarkedTokens(ids, marks)
-    whole = list(tokenizer.build_inputs_with_special_tokens(ids))
-    front = next((n for n in range(len(whole)) if whole[n : n + len(ids)] == ids), 0)
-    after = len(whole) - front - len(ids)
-    return MarkedTokens(whole, [False] * front + marks + [False] * after)
-
-
-def touching(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
-    """Which tokens, by their characters, touch one of `spans`; both in order."""
-    marks = []
-    rest = itertools.chain(spans, itertools.repeat((sys.maxsize, sys.maxsize)))
-    first, last = next(rest)
-    for start, end in offsets:
-        while last <= start:
-            first, last = next(rest)
-        marks.append(start < end > first)
-    return marks
 
 
 def padding_token_of(tokenizer: Any) -> int:

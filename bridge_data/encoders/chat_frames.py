@@ -13,8 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-Span = tuple[int, int]
-"""A range of characters or tokens: the first, and the one after the last."""
+from bridge_data.encoders.tokens import Span
 
 Shape = tuple[tuple[str, tuple[str, ...] | None], ...]
 """Of each turn the role, and the types of the parts of its content; None if it is one text."""

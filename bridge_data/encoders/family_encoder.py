@@ -20,14 +20,11 @@ from torch import Tensor
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import (
-    MarkedTokens,
     chat_template_of,
     lacks_beginning,
     note_moved_media,
     only_token,
     render_conversation,
-    tokenize_spans,
-    tokenize_text,
 )
 from bridge_data.encoders.conversations import (
     Conversation,
@@ -54,6 +51,7 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
+from bridge_data.encoders.tokens import Floats, Ints, MarkedTokens, tokenize_spans, tokenize_text
 from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
@@ -171,15 +169,15 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         emptied = super().empty_batch(batch)
         return emptied | {"__keys__": []} if isinstance(emptied, dict) else emptied
 
-    def _filled(self, ids: Sequence[int], labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
+    def _filled(self, ids: Ints, labels: Ints, loss_mask: Floats) -> dict[str, Tensor]:
         """The sequence padded as the layout says. A SkipSample if it has no label."""
         if not loss_mask.any():
             raise SkipSample(f"no label is left within seq_length={self.seq_length}")
         filled = self._layout.filled
         return {
-            "tokens": filled(torch.from_numpy(np.array(ids, np.int64)), self._layout.pad_id),
-            "labels": filled(labels, self.config.ignore_place_holder),
-            "loss_mask": filled(loss_mask, 0),
+            "tokens": filled(torch.from_numpy(ids), self._layout.pad_id),
+            "labels": filled(torch.from_numpy(labels), self.config.ignore_place_holder),
+            "loss_mask": filled(torch.from_numpy(loss_mask), 0),
         }
 
 
@@ -238,9 +236,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         marked, visuals = self._marked(sample)
         detail, texts = self._visual_tokens(visuals, key)
         if self.config.policies.overlong == "split":
-            sizes = [1] * len(marked.ids)
-            places = [at for at, token in enumerate(marked.ids) if token == self._image_id]
-            for at, text in zip(places, texts, strict=True):
+            sizes = [1] * len(marked)
+            for at, text in zip(np.flatnonzero(marked.ids == self._image_id), texts, strict=True):
                 sizes[at] = len(text)
             ends = piece_ends(marked, sizes, self.seq_length)
             if len(ends) > 1:
@@ -259,10 +256,10 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         """The pieces of a sample that have labels; `visuals` are the tokens of each image, and the image."""
         num_pieces = 0
         for start, end in itertools.pairwise((0, *ends)):
-            piece = MarkedTokens(marked.ids[start:end], marked.has_loss[start:end])
-            count = piece.ids.count(self._image_id)
+            piece = marked[start:end]
+            count = piece.count(self._image_id)
             own, visuals = visuals[:count], visuals[count:]
-            if not any(piece.has_loss):
+            if not piece.has_loss.any():
                 continue
             try:
                 fields, num_fitting = self._sequence(piece, [text for text, _ in own], sample)
@@ -314,7 +311,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         if images:
             images = without_settings(images, f"the family {type(self.family).__name__}", sample.__key__)
         marked = self._tokenize(said)
-        found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
+        found = marked.count(self._image_id) if self.family is not None else len(said.images)
         check_written(found, len(said.images), "image", self.config, sample.__key__)
         return marked, images
 

@@ -17,15 +17,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import (
-    MarkedTokens,
     chat_template_of,
     lacks_beginning,
     note_moved_media,
     render_conversation,
-    tokenize_text,
-    touching,
 )
-from bridge_data.encoders.chat_frames import Span
 from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
@@ -36,6 +32,7 @@ from bridge_data.encoders.sequences import (
     joined,
     sequence_fields,
 )
+from bridge_data.encoders.tokens import MarkedTokens, Span, tokenize_text, touching
 from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
@@ -116,7 +113,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         if not said.messages:
             marked = tokenize_text(self.tokenizer, said.text)
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
-            return MarkedTokens(marked.ids[: self.seq_length], marked.has_loss[: self.seq_length]), marked, {}, {}
+            return marked[: self.seq_length], marked, {}, {}
         limits = self._limits
         images = without_settings(said.images, f"HFTaskEncoder({type(self.processor).__name__})", key)
         picture_sizes(images, limits, key)
@@ -140,16 +137,15 @@ class HFTaskEncoder(ConversationTaskEncoder):
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
         limit = self.seq_length
         check_length(marked, [], limit, self.config.policies.overlong, key)
-        if len(marked.ids) > limit:
+        if len(marked) > limit:
             cut = next((number for number, (_, end) in enumerate(images_at) if end > limit), None)
             if cut is not None:
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
                 marked = self._layout.learnt(_marked(made, spans)[0])
-        kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
-        media, aligned = self._sorted(made, len(marked.ids))
-        return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
+        media, aligned = self._sorted(made, len(marked))
+        return marked[:limit], whole, media, {name: value[:limit] for name, value in aligned.items()}
 
     def _call(self, text: str, images: Sequence[Image.Image], special: bool) -> Mapping[str, Any]:
         made: Mapping[str, Any] = self.processor(
@@ -255,8 +251,7 @@ def _marked(made: Mapping[str, Any], spans: Sequence[Span]) -> tuple[MarkedToken
         while number < len(ids) and offsets[number][0] < end and offsets[number][1] > start:
             number += 1
         images_at.append((first, number))
-    marks = [answer and not image for answer, image in zip(in_answers, in_images, strict=True)]
-    return MarkedTokens(ids, marks), images_at
+    return MarkedTokens.of(ids, in_answers & ~in_images), images_at
 
 
 def _moved(offset: int, replaced: Sequence[Mapping[str, Any]]) -> int:

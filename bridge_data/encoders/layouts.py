@@ -22,8 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, messages_for, padding_token_of, takes_parts
-from bridge_data.encoders.chat_frames import Span
+from bridge_data.encoders.chat import messages_for, padding_token_of, takes_parts
 from bridge_data.encoders.encoder_config import ConversationConfig
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -33,6 +32,7 @@ from bridge_data.encoders.sequences import (
     next_token_labels,
     padded,
 )
+from bridge_data.encoders.tokens import Floats, Ints, MarkedTokens, Span
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
 from bridge_data.encoders.visuals import Size, VideoFrames, smart_resize
 from bridge_data.errors import ConfigError
@@ -71,7 +71,7 @@ class NativeLayout:
         """The tokens of a conversation, with a mark on those that are learnt."""
         return marked
 
-    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
+    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Ints, Floats]:
         """Labels and loss mask of a decoder, for the tokens that fit; `whole` makes all tokens of the sample."""
         return next_token_labels(marked, self._ignored)
 
@@ -112,7 +112,9 @@ class BridgeLayout(NativeLayout):
         super().__init__(tokenizer, config, seq_length)
         self._pack_pad_id = self.pad_id if pack_pad_id is None else pack_pad_id
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        self._never_learnt = frozenset(number for number, token in added.items() if str(token) in NEVER_LEARNT)
+        never = [number for number, token in added.items() if str(token) in NEVER_LEARNT]
+        self._may_be_learnt = np.ones(max(never, default=0) + 2, bool)  # the last stands for all after it
+        self._may_be_learnt[never] = False
 
     def messages(
         self,
@@ -130,19 +132,18 @@ class BridgeLayout(NativeLayout):
         """The answers with the line break after their end token: it is learnt, too."""
         return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
-    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
+    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Ints, Floats]:
         """The last position of a full sequence learns the token that was cut off after it."""
         labels, loss_mask = super().labels(marked, whole)
-        if len(marked.ids) == self._seq_length:
-            following = whole()
-            if any(following.has_loss[self._seq_length : self._seq_length + 1]):
-                labels[-1], loss_mask[-1] = following.ids[self._seq_length], 1
+        if len(marked) == self._seq_length:
+            following = whole()[self._seq_length :]
+            if len(following) and following.has_loss[0]:
+                labels[-1], loss_mask[-1] = following.ids[0], 1
         return labels, loss_mask
 
     def learnt(self, marked: MarkedTokens) -> MarkedTokens:
         """Some tokens of conversations are never learnt."""
-        pairs = zip(marked.ids, marked.has_loss, strict=True)
-        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
+        return MarkedTokens(marked.ids, marked.has_loss & self._may_be_learnt.take(marked.ids, mode="clip"))
 
     def filled(self, tensor: Tensor, value: float) -> Tensor:
         return tensor
@@ -214,9 +215,9 @@ def bridge_parts(content: str, media: Mapping[str, tuple[str, str]], *, media_fi
     Spaces around each text are dropped, line breaks are kept. With `media_first`, images and videos come before the
     texts of their turn.
     """
-    pieces = re.split(f"({'|'.join(map(re.escape, media))})", content) if media else [content]
-    if len(pieces) == 1:
+    if not any(placeholder in content for placeholder in media):
         return [{"type": "text", "text": content}]
+    pieces = re.split(f"({'|'.join(map(re.escape, media))})", content)
     parts = [
         {"type": media[piece][0]} if piece in media else {"type": "text", "text": piece.strip(" ")}
         for piece in pieces

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import (
     SEQ_LENGTH,
     ConversationConfig,
@@ -34,6 +34,7 @@ from bridge_data.encoders.sequences import (
     joined,
     last_answer,
 )
+from bridge_data.encoders.tokens import MarkedTokens
 from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Sample
@@ -171,14 +172,14 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         if self.decoder_seq_length is None:
             return super()._sequence(marked, texts, sample)
         prompt, answer = last_answer(marked)
-        if not prompt.ids:
+        if not len(prompt):
             raise ConfigError(
                 f"sample {sample.__key__!r} has no prompt, which an encoder needs: with decoder_seq_length set, "
                 f"{type(sample).__name__} cannot be used"
             )
-        fitting, num_images = self._fitted(prompt, texts[: prompt.ids.count(self._image_id)], sample.__key__)
-        labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
-        return self._filled(fitting.ids, labels, torch.ones(len(labels))), num_images
+        fitting, num_images = self._fitted(prompt, texts[: prompt.count(self._image_id)], sample.__key__)
+        labels = answer.ids[: self.decoder_seq_length]
+        return self._filled(fitting.ids, labels, np.ones(len(labels), np.float32)), num_images
 
 
 @stateless

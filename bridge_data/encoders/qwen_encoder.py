@@ -14,11 +14,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens, only_token
+from bridge_data.encoders.chat import only_token
 from bridge_data.encoders.conversations import (
     Conversation,
     ConversationSample,
@@ -31,6 +32,7 @@ from bridge_data.encoders.families import Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.qwen_families import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
+from bridge_data.encoders.tokens import MarkedTokens
 from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
@@ -174,15 +176,15 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             self.checked_conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
         )
         marked = self._tokenize(said)
-        kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
+        is_video = marked.ids == self._video_id
+        kinds = marked.ids[is_video | (marked.ids == self._image_id)].tolist()
         check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)
         check_written(kinds.count(self._video_id), len(videos), "video", self.config, key)
         opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
         # `with_image_tokens` looks for one id; `visuals`, in the order of these ids, say which are videos.
-        ids = [self._image_id if number == self._video_id else number for number in marked.ids]
         visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
-        return MarkedTokens(ids, marked.has_loss), visuals
+        return MarkedTokens(np.where(is_video, self._image_id, marked.ids), marked.has_loss), visuals
 
     def _open(self, video: Any, key: str) -> VideoFrames:
         """The video, with no frame decoded yet."""

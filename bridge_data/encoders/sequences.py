@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import IGNORED, TurnsPolicy, note_overlong
 from bridge_data.encoders.pixel_table import looked_up
+from bridge_data.encoders.tokens import Floats, Ints, MarkedTokens
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -162,28 +162,29 @@ def with_image_tokens(
 
     An image that would be cut ends the sequence before its first token. Image tokens are never marked.
     """
-    ids: list[int] = []
-    has_loss: list[bool] = []
-    start = 0
-    for number, image in enumerate(images):
-        end = marked.ids.index(placeholder, start)
-        ids += marked.ids[start:end]
-        has_loss += marked.has_loss[start:end]
-        if len(ids) + len(image) > limit:
-            return MarkedTokens(ids[:limit], has_loss[:limit]), number
-        ids += image
-        has_loss += [False] * len(image)
-        start = end + 1
-    ids += marked.ids[start:]
-    has_loss += marked.has_loss[start:]
-    return MarkedTokens(ids[:limit], has_loss[:limit]), len(images)
+    if not images:
+        return marked[:limit], 0
+    pieces: list[MarkedTokens] = []
+    length = start = num_fitting = 0
+    for place, image in zip(np.flatnonzero(marked.ids == placeholder).tolist(), images, strict=True):
+        pieces.append(marked[start:place])
+        length += place - start + len(image)
+        start = place + 1
+        if length > limit:
+            break
+        pieces.append(MarkedTokens.of(image, np.zeros(len(image), bool)))
+        num_fitting += 1
+    else:
+        pieces.append(marked[start:])
+    ids, has_loss = zip(*[(piece.ids, piece.has_loss) for piece in pieces], strict=True)
+    return MarkedTokens(np.concatenate(ids), np.concatenate(has_loss))[:limit], num_fitting
 
 
 def check_length(
     marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: TurnsPolicy, key: str
 ) -> None:
     """Do as `policy` says if sample `key` has more than `limit` tokens with its images."""
-    length = len(marked.ids) + sum(len(image) - 1 for image in images)
+    length = len(marked) + sum(len(image) - 1 for image in images)
     if length > limit:
         note_overlong(policy, key, f"it has {length} tokens, a sequence holds {limit}")
 
@@ -192,7 +193,7 @@ def piece_ends(marked: MarkedTokens, sizes: Sequence[int], limit: int) -> list[i
     """Where to cut a conversation, whose tokens count as `sizes`, into pieces of at most `limit`: after answers. A turn
     that is longer is a piece of its own."""
     sums = [0, *itertools.accumulate(sizes)]
-    after = [at for at in range(1, len(sizes)) if marked.has_loss[at - 1] and not marked.has_loss[at]]
+    after = (np.flatnonzero(marked.has_loss[:-1] & ~marked.has_loss[1:]) + 1).tolist()
     ends, start, last = [], 0, 0
     for end in (*after, len(sizes)):
         if sums[end] - sums[start] > limit and last > start:
@@ -204,7 +205,8 @@ def piece_ends(marked: MarkedTokens, sizes: Sequence[int], limit: int) -> list[i
 
 def filled_up(tensor: Tensor, multiple: int, value: float) -> Tensor:
     """The tensor (..., S), padded with `value` to a multiple of `multiple`."""
-    return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % multiple), value=value)
+    missing = -tensor.shape[-1] % multiple
+    return torch.nn.functional.pad(tensor, (0, missing), value=value) if missing else tensor
 
 
 def check_multiple(length: int | None, multiple: int, what: str) -> None:
@@ -213,23 +215,20 @@ def check_multiple(length: int | None, multiple: int, what: str) -> None:
         raise ConfigError(f"{what}={length} is no multiple of pad_to_multiple_of={multiple}; make it one")
 
 
-def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
+def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Ints, Floats]:
     """Labels and loss mask of a decoder: each position learns the token after it."""
-    labels = np.full(max(1, len(marked.ids)), ignored)
-    np.copyto(labels[:-1], marked.ids[1:], where=np.array(marked.has_loss[1:], bool))
-    return torch.from_numpy(labels), torch.from_numpy((labels != ignored).astype(np.float32))
+    labels = np.full(max(1, len(marked)), ignored)
+    np.copyto(labels[:-1], marked.ids[1:], where=marked.has_loss[1:])
+    return labels, (labels != ignored).astype(np.float32)
 
 
 def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:
     """The tokens before the last answer, and those of the last answer."""
-    end = len(marked.ids)
-    while end and not marked.has_loss[end - 1]:
-        end -= 1
-    start = end
-    while start and marked.has_loss[start - 1]:
-        start -= 1
-    before = MarkedTokens(marked.ids[:start], marked.has_loss[:start])
-    return before, MarkedTokens(marked.ids[start:end], marked.has_loss[start:end])
+    learnt = np.flatnonzero(marked.has_loss)
+    end = int(learnt[-1]) + 1 if len(learnt) else 0
+    others = np.flatnonzero(~marked.has_loss[:end])
+    start = int(others[-1]) + 1 if len(others) else 0
+    return marked[:start], marked[start:end]
 
 
 def sequence_fields(tokens: Tensor, labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
@@ -239,9 +238,9 @@ def sequence_fields(tokens: Tensor, labels: Tensor, loss_mask: Tensor) -> dict[s
         "tokens": tokens,
         "labels": labels,
         "loss_mask": loss_mask,
-        "position_ids": torch.arange(length),
-        "cu_seqlens": torch.tensor([0, length], dtype=torch.int32),
-        "max_seqlen": torch.tensor(length, dtype=torch.int32),
+        "position_ids": torch.from_numpy(np.arange(length)),  # a third of the time of `torch.arange`
+        "cu_seqlens": torch.from_numpy(np.array([0, length], np.int32)),
+        "max_seqlen": torch.from_numpy(np.array(length, np.int32)),
     }
 
 

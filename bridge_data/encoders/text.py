@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from bridge_data.encoders.chat import check_unicode, padding_token_of, tokenize_text
+from bridge_data.encoders.chat import check_unicode, padding_token_of
 from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
+from bridge_data.encoders.tokens import tokenize_text
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
 from bridge_data.task import DefaultTaskEncoder, Packing, stateless
@@ -69,7 +70,7 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         check_unicode(text, sample.__key__)
         if not text.strip():
             raise SkipSample("its text has no words")
-        ids = torch.tensor(tokenize_text(self.tokenizer, text).ids)
+        ids = torch.from_numpy(tokenize_text(self.tokenizer, text).ids)
         following = torch.cat([ids[1:], torch.tensor([self._ignored])])
         for start in range(0, len(ids), self.seq_length):
             tokens, labels = ids[start : start + self.seq_length], following[start : start + self.seq_length]

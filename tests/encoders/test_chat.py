@@ -7,15 +7,13 @@ from PIL import Image
 from bridge_data import CaptioningSample, TextSample, VQASample
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.chat import (
-    MarkedTokens,
     chat_template_of,
     render_conversation,
     takes_parts,
-    tokenize_spans,
-    tokenize_text,
 )
 from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
+from bridge_data.encoders.tokens import MarkedTokens, tokenize_spans, tokenize_text
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder, TranscriptionSample
 from tests.encoders.multimodal_parts import (
@@ -112,10 +110,10 @@ def test_tools_go_to_a_template_that_takes_them(template: str) -> None:
 
 
 def test_text_ends_with_the_end_token_where_there_is_one() -> None:
-    assert tokenize_text(make_tokenizer(), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"], END]
-    assert tokenize_text(make_tokenizer(), "a boat <end>").ids[-2:] == [VOCABULARY["boat"], END]
-    assert tokenize_text(make_tokenizer(end=False), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"]]
-    assert all(tokenize_text(make_tokenizer(), "a boat").has_loss)
+    assert tokenize_text(make_tokenizer(), "a boat").ids.tolist() == [VOCABULARY["a"], VOCABULARY["boat"], END]
+    assert tokenize_text(make_tokenizer(), "a boat <end>").ids[-2:].tolist() == [VOCABULARY["boat"], END]
+    assert tokenize_text(make_tokenizer(end=False), "a boat").ids.tolist() == [VOCABULARY["a"], VOCABULARY["boat"]]
+    assert tokenize_text(make_tokenizer(), "a boat").has_loss.all()
 
 
 def test_the_template_is_that_of_the_settings_or_one_of_the_tokenizer() -> None:
@@ -152,8 +150,8 @@ def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
     text = "what is this ? a boat"
     for add in (True, False):
         marked = tokenize_spans(slow_tokenizer(BeginningWords), text, [(15, 21)], add_special_tokens=add)
-        assert marked.has_loss == [False] * (4 + add) + [True] * 2
-        assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]
+        assert marked.has_loss.tolist() == [False] * (4 + add) + [True] * 2
+        assert marked.ids[-2:].tolist() == [VOCABULARY["a"], VOCABULARY["boat"]]
 
 
 ASKED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -182,11 +180,11 @@ def test_hostile_templates_are_our_errors(marks: bool, template: str, error: typ
 
 
 def test_the_last_answer_is_cut_off_with_what_follows_it() -> None:
-    marked = MarkedTokens([1, 2, 3, 4, 5, 6], [False, True, False, True, True, False])
+    marked = MarkedTokens.of([1, 2, 3, 4, 5, 6], [False, True, False, True, True, False])
     before, answer = last_answer(marked)
-    assert (before.ids, answer.ids) == ([1, 2, 3], [4, 5])
-    before, answer = last_answer(MarkedTokens([1, 2], [False, False]))
-    assert (before.ids, answer.ids) == ([], [])
+    assert (before.ids.tolist(), answer.ids.tolist()) == ([1, 2, 3], [4, 5])
+    before, answer = last_answer(MarkedTokens.of([1, 2], [False, False]))
+    assert (before.ids.tolist(), answer.ids.tolist()) == ([], [])
 
 
 LONE = "a \ud83d boat"

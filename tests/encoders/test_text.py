@@ -16,7 +16,7 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.encoders import FamilyTaskEncoder, PretrainingTaskEncoder
-from bridge_data.encoders.chat import tokenize_text
+from bridge_data.encoders.tokens import tokenize_text
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.prepared import write_texts
 
@@ -28,7 +28,7 @@ TOKENIZER = make_tokenizer()
 def test_every_token_but_the_first_is_learnt_once(num_words: int, seq_length: int) -> None:
     encoder = PretrainingTaskEncoder(TOKENIZER, seq_length=seq_length)
     document = TextSample(__key__="k", text="boat " * num_words)
-    ids = tokenize_text(TOKENIZER, document.text).ids
+    ids = tokenize_text(TOKENIZER, document.text).ids.tolist()
     pieces = list(encoder.preencode_sample(document))
     assert torch.cat([piece.labels[piece.loss_mask.bool()] for piece in pieces]).tolist() == ids[1:]
     tokens = torch.cat([piece.tokens for piece in pieces]).tolist()

@@ -1,0 +1,108 @@
+"""Token ids with a mark on those that have loss.
+
+Reads texts and a tokenizer of transformers. Returns `MarkedTokens`, as arrays: chats have thousands of tokens.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Span: TypeAlias = tuple[int, int]
+"""A range of characters or tokens: the first, and the one after the last."""
+
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float32]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MarkedTokens:
+    """Token ids, int64 (S,), and for each whether it has loss, bool (S,)."""
+
+    ids: Ints
+    has_loss: Bools
+
+    @classmethod
+    def of(cls, ids: Sequence[int], has_loss: Sequence[bool] | Bools) -> "MarkedTokens":
+        """Those of lists."""
+        return cls(np.array(ids, np.int64), np.asarray(has_loss, bool))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, range_: slice) -> "MarkedTokens":
+        return MarkedTokens(self.ids[range_], self.has_loss[range_])
+
+    def count(self, token: int) -> int:
+        """How often a token is there."""
+        return int(np.count_nonzero(self.ids == token))
+
+
+def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
+    """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
+    ids = list(tokenizer(text).input_ids)
+    if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
+        ids.append(tokenizer.eos_token_id)
+    return MarkedTokens.of(ids, np.ones(len(ids), bool))
+
+
+def tokenize_spans(
+    tokenizer: Any, text: str, spans: Sequence[Span], *, add_special_tokens: bool = False
+) -> MarkedTokens:
+    """The tokens of `text`, with marks on those of `spans`, which are in order: as transformers marks answers, from the
+    first token that has a character of a span through the last.
+
+    For a tokenizer that gives no offsets, the text is cut at the spans and tokenized piece by piece.
+    """
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer(text, add_special_tokens=add_special_tokens, **_ONLY_IDS)
+        return MarkedTokens.of(encoded["input_ids"], _marks(encoded.encodings[0], spans))
+    ids: list[int] = []
+    marks: list[bool] = []
+    cuts = [0, *itertools.chain.from_iterable(spans), len(text)]
+    for number, (start, end) in enumerate(itertools.pairwise(cuts)):
+        piece = tokenizer(text[start:end], add_special_tokens=False).input_ids if end > start else []
+        ids.extend(piece)
+        marks.extend([number % 2 == 1] * len(piece))
+    if not add_special_tokens:
+        return MarkedTokens.of(ids, marks)
+    whole = list(tokenizer.build_inputs_with_special_tokens(ids))
+    front = next((n for n in range(len(whole)) if whole[n : n + len(ids)] == ids), 0)
+    after = len(whole) - front - len(ids)
+    return MarkedTokens.of(whole, [False] * front + marks + [False] * after)
+
+
+_ONLY_IDS = {"return_token_type_ids": False, "return_attention_mask": False}
+
+
+def _marks(encoding: Any, spans: Sequence[Span]) -> Bools:
+    """As `touching`, of an encoding of the tokenizers library. It is asked for the tokens at the ends of spans: asking
+    for all offsets takes as long as a seventh of the tokenizing."""
+    marks = np.zeros(len(encoding), bool)
+    for start, end in spans:
+        if start == end:
+            continue
+        first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1)
+        if first is None or last is None:  # a character that is in no token, as spaces of some tokenizers
+            return touching(encoding.offsets, spans)
+        while (offsets := encoding.token_to_chars(last)) is not None and offsets[0] < end <= offsets[1]:
+            last += 1  # several tokens may be one character
+        marks[first:last] = True
+    return marks
+
+
+def touching(offsets: Sequence[Span], spans: Sequence[Span]) -> Bools:
+    """Which tokens, whose characters are at `offsets`, are those of `spans`: from the first that has a character of a
+    span through the last."""
+    starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+    marks = np.zeros(len(starts), bool)
+    for start, end in spans:
+        touched = np.flatnonzero((starts < np.minimum(ends, end)) & (ends > start))
+        if len(touched) and start < end:
+            marks[touched[0] : touched[-1] + 1] = True
+    return marks
