@@ -51,6 +51,7 @@ from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
+from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
 from bridge_data.task.stores import FileStore
 
@@ -114,6 +115,9 @@ _ROLES = {
     "model": "assistant",
     "developer": "system",
 }
+_PLAIN = {"json", *PROVENANCE}
+"""The fields of a crude sample that is nothing but a chat."""
+
 _ADVICE = """\
 Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
   def cook(sample):
@@ -176,6 +180,8 @@ def cook_conversation(
         SampleError: if it holds no turns, or something that a conversation cannot hold.
         ConfigError: if the location of files is unknown.
     """
+    if (plain := _plain_turns(sample)) is not None:
+        return ConversationSample(**basic_sample_keys(sample), messages=plain)
     media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     content, beside = sample.get("json"), media.other_parts()
     if "json" not in sample:
@@ -201,6 +207,26 @@ def cook_conversation(
         media.check_promised(kind, messages, len(found))
     fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
+
+
+def _plain_turns(sample: CrudeSample) -> list[dict[str, Any]] | None:
+    """The turns of a sample that is nothing but roles and texts, as most chats are; None if there is anything else."""
+    content = sample.get("json")
+    if not isinstance(content, dict) or len(content) != 1 or not sample.keys() <= _PLAIN:
+        return None
+    turns = next((content[name] for name in _TURNS if name in content), None)
+    if not isinstance(turns, list) or not turns or not isinstance(turns[0], dict):
+        return None
+    at_role, at_text = _TURN_KEYS["from" in turns[0]]
+    made = []
+    for turn in turns:
+        if not isinstance(turn, dict) or turn.keys() != {at_role, at_text}:
+            return None
+        role, text = turn[at_role], turn[at_text]
+        if not isinstance(role, str) or not isinstance(text, str):
+            return None
+        made.append({"role": _ROLES.get(role, role), "content": text})
+    return made
 
 
 def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) -> Cooker[Any]:

@@ -369,7 +369,10 @@ def packed_row(
     longest = whole.max().to(torch.int32)
 
     def filled(name: str, value: float) -> Tensor:
-        pieces = torch.split(torch.cat([getattr(row, name) for row in rows]), lengths.tolist())
+        joined = torch.cat([getattr(row, name) for row in rows])
+        if multiple == 1:
+            return joined[None]
+        pieces = torch.split(joined, lengths.tolist())
         sizes = zip(pieces, whole.tolist(), strict=True)
         fill = torch.nn.functional.pad
         return torch.cat([fill(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
