@@ -20,6 +20,7 @@ import math
 import os
 import resource
 import shutil
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +36,7 @@ from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command, counted
 from bridge_data.lanes.datasets import training_data, training_plan
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.order import Geometry, Row
+from bridge_data.order import Geometry, Row, SampleRef
 from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source
@@ -263,12 +264,38 @@ def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -
         )
 
 
-def check_hooks(dataset: LaneDataset) -> Iterator[Finding]:
+HOOKS_S = 10.0
+"""For how long hooks are checked, at least: until then the first batch has been made twice, or they are not."""
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+def check_hooks(dataset: LaneDataset, limit_s: float = HOOKS_S) -> Iterator[Finding]:
     """Whether the first batch is the same when it is made again: what the hooks make of a sample must not depend on
-    what they have made before, or a resumed run, and one with other workers, has other batches, without an error."""
+    what they have made before, or a resumed run, and one with other workers, has other batches, without an error. No
+    sample is begun after `limit_s`."""
+    deadline, num_samples = time.monotonic() + limit_s, 0
+
+    def watch(_: SampleRef) -> None:
+        nonlocal num_samples
+        if time.monotonic() > deadline:
+            raise _OutOfTime
+        num_samples += 1
+
     try:  # copied, as an encoder may fill one batch again and again
-        first, again = [copy.deepcopy(dataset.lane(0, dataset.new_state()).next().batch) for _ in range(2)]
+        first, again = [copy.deepcopy(dataset.lane(0, dataset.new_state(), watch).next().batch) for _ in range(2)]
     except StopIteration:  # hooks have left out all samples of this lane
+        return
+    except _OutOfTime:
+        yield Finding(
+            code="hooks-not-checked",
+            level=Level.NOTE,
+            what=f"whether hooks make the same again was not checked: the first batch was to be made twice, and in "
+            f"{limit_s:g} s {counted(num_samples, 'sample')} were made for it",
+            change=f"give --measure more than {limit_s:g} seconds, or a smaller packing_buffer_size for this check",
+        )
         return
     found = first_difference(first, again, "batch")
     if found is not None:
@@ -765,7 +792,7 @@ def examine(
         try:
             config = BenchConfig.of(run, task_encoder, measure_s)
             figures = measure(config)
-            findings += check_hooks(config.dataset())
+            findings += check_hooks(config.dataset(), max(HOOKS_S, measure_s))
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
         if figures is not None:

@@ -168,6 +168,7 @@ def _folder(
         "num_bytes": sum(map(dataset.shard_bytes, names)),
         "first_shard": names[0] if names else None,
         "last_shard": names[-1] if names else None,
+        "other_tars": list(tars_beside(dataset.root, names)),
         "parts": list(dataset.part_names()),
         "sample_type": _sample_type(meta / dataset_config),
         "energon_version": info.get("energon_version") or None,
@@ -193,7 +194,7 @@ def _folder(
         ("format", form + (", written by bridge-data" if facts["written_by_bridge_data"] else "")),
         ("index", facts["index"] or ".tar.idx only; prepare with bridge-data for more speed"),
     ]
-    if others := tars_beside(dataset.root, names):
+    if others := facts["other_tars"]:
         rows.append(("not in it", f"{listed(others, 3)}: added after it was prepared, or left out of it"))
     if facts["media"] is not None:
         kinds = ", ".join(counted(count, kind) for kind, count in facts["media"].items())

@@ -67,10 +67,10 @@ def rank_loader(
     Raises:
         ConfigError: if the ranks of the replica are not known, balanced ranks should end evenly, or what shares batches
             is not installed.
-        StateError: on all of these ranks, if what they have found beside the data differs.
+        StateError: on all of these ranks, if data, settings, or what they have found beside the data differ.
     """
     groups = groups_beside(pg_collection) if share == "replicate" else ()
-    check_agreement(dataset.extras, dataset.worker_config, groups)
+    check_agreement(dataset, groups)
     is_validation = dataset.fingerprint()["order"] == "ordered"
     if not is_validation:  # extras are in the positions of all ranks, also of those that record nothing
         dataset = with_extras(dataset, config)
@@ -204,7 +204,7 @@ class EnergonDataloader(Iterator[Any]):
                 if lanes are missing and no rank has the whole state, or if what they have found beside it differs.
         """
         dataset = self.dataloader.dataset
-        check_agreement(dataset.extras, dataset.worker_config)
+        check_agreement(dataset)
         own = distribute_state(state, dataset.worker_config)
         strict = self._strict if strict is None else strict
         if not strict:

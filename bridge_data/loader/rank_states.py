@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from bridge_data.errors import StateError
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
 from bridge_data.order.extras import StateExtra
-from bridge_data.order.state import LoaderState, merge, num_lanes_after, parse_state
+from bridge_data.order.state import LoaderState, check_same_run, merge, num_lanes_after, parse_state
 from bridge_data.topology import WorkerConfig, is_distributed, process_of, rank_in
 
 T = TypeVar("T")
@@ -269,26 +270,33 @@ def _tell(extras: Sequence[StateExtra], whole: LoaderState) -> None:
         extra.gathered(whole)
 
 
-def check_agreement(extras: Sequence[StateExtra], config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
-    """Check that what `extras` have found is the same on all data-parallel ranks, and on the ranks of `groups_beside`.
-    All of them must call it; only a digest is exchanged.
+def check_agreement(dataset: LaneDataset, groups_beside: Sequence[Any] = ()) -> None:
+    """Check that data, settings, and what extras have found are the same on all data-parallel ranks, and on the ranks
+    of `groups_beside`. All of them must call it; only a digest is exchanged.
 
     Raises:
         StateError: on every rank of a group in which they differ.
     """
     if not is_distributed():
         return
-    found = {extra.name: agreed for extra in extras if (agreed := extra.agreed()) is not None}
-    own = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=16).digest()
-    groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
-    for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
-        size = torch.distributed.get_world_size(group)
-        digests: list[Any] = [None] * size
-        torch.distributed.all_gather_object(digests, own, group=group)
+    config = dataset.worker_config
+    found = {extra.name: agreed for extra in dataset.extras if (agreed := extra.agreed()) is not None}
+    own = {**dataset.fingerprint(), "num_lanes": config.num_lanes}, found
+    digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=16).digest()
+    groups = [("data-parallel", config.data_parallel_group)] if config.world_size > 1 else []
+    differing = []
+    for kind, group in [*groups, *(("model-parallel", group) for group in groups_beside)]:
+        digests: list[Any] = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(digests, digest, group=group)
         if len(set(digests)) > 1:
-            of_ranks: list[Any] = [None] * size
-            torch.distributed.all_gather_object(of_ranks, found, group=group)
-            _check_equal(of_ranks, kind)
+            of_ranks: list[Any] = [None] * len(digests)
+            torch.distributed.all_gather_object(of_ranks, own, group=group)
+            differing.append((kind, of_ranks))
+    for kind, of_ranks in differing:  # after the last exchange, as this ends the rank
+        (first, _), *_ = of_ranks
+        for rank, (fingerprint, _) in enumerate(of_ranks):
+            check_same_run(fingerprint, first, f"{kind} rank {rank}", f"{kind} rank 0")
+        _check_equal([found for _, found in of_ranks], kind)
 
 
 def _check_equal(of_ranks: Sequence[Mapping[str, Any]], kind: str) -> None:
@@ -296,7 +304,7 @@ def _check_equal(of_ranks: Sequence[Mapping[str, Any]], kind: str) -> None:
         for name in sorted({*found, *of_ranks[0]}):
             if found.get(name) != of_ranks[0].get(name):
                 raise StateError(
-                    f"{kind}ranks {rank} and 0 have found different data of {name!r}: "
+                    f"{kind} ranks {rank} and 0 have found different data of {name!r}: "
                     f"{found.get(name, 'none')} and {of_ranks[0].get(name, 'none')}. It was written while the ranks "
                     "started, or a shared file system shows it to only some of them: restart all ranks"
                 )

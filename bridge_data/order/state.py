@@ -401,13 +401,7 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
     for of, part in zip(names, parts, strict=True):
-        if differences := part.differences(merged.fingerprint):
-            told = "\n  ".join(text for _, text in differences)
-            raise StateError(
-                f"{of} ('the state' below) is of other data or settings than {names[0]} ('this run'):\n  {told}\n"
-                "All ranks of a job need the same data, settings and seed: start them with the same, or name the "
-                "states of one run."
-            )
+        check_same_run(part.fingerprint, merged.fingerprint, of, names[0])
         for name in same:
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(
@@ -422,6 +416,21 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     merged.check_complete()
     merged.lanes = dict(sorted(merged.lanes.items()))
     return merged
+
+
+def check_same_run(fingerprint: dict[str, Any], first: dict[str, Any], name: str, name_of_first: str) -> None:
+    """Check that two ranks, or what they saved, are of one run.
+
+    Raises:
+        StateError: naming every difference of their fingerprints.
+    """
+    if differences := LoaderState(fingerprint, [], 0, {}).differences(first):
+        told = "\n  ".join(text for _, text in differences)
+        raise StateError(
+            f"{name} ('the state' below) is of other data or settings than {name_of_first} ('this run'):\n  {told}\n"
+            "All ranks of a job need the same data, settings and seed: start them with the same, or name the "
+            "states of one run."
+        )
 
 
 def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from bridge_data.check.run_checks import (
     check_data,
     check_environment,
     check_epochs_of,
+    check_hooks,
     check_order,
     check_ranks,
     check_rate,
@@ -37,6 +39,7 @@ from bridge_data.check.run_checks import (
 from bridge_data.configs import DataConfig
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
+from bridge_data.runs.bench import BenchConfig
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage.copies import CACHE_VARIABLE
@@ -434,6 +437,26 @@ def test_hooks_whose_results_depend_on_what_they_made_before_are_told(tmp_path: 
         found = examine(run, measure_s=0.05, task_encoder=Drawing(own=own)).findings
         told = [finding.what for finding in found if finding.code == "hooks-differ"]
         assert len(told) == len(expected) and all(map(re.match, expected, told))
+
+
+class Slow(DefaultTaskEncoder):
+    """Takes 10 ms a sample."""
+
+    num_made = 0
+
+    def encode_sample(self, sample: Any) -> Any:
+        type(self).num_made += 1
+        time.sleep(0.01)
+        return {"key": sample.__key__}
+
+
+def test_hooks_for_which_there_is_no_time_are_told_as_not_checked(tmp_path: Path) -> None:
+    run = planned(write_texts(tmp_path / "texts", 400), num_workers=0, micro_batch_size=200)
+    dataset = BenchConfig.of(run, Slow(), 1.0).dataset()
+    (told,) = check_hooks(dataset, 0.1)
+    assert told.code == "hooks-not-checked" and told.level is Level.NOTE
+    assert f"{Slow.num_made} samples were made" in told.what and Slow.num_made <= 11
+    assert not [*check_hooks(BenchConfig.of(run, Drawing(own=False), 1.0).dataset(), 60.0)]
 
 
 def test_one_fault_hides_no_other_and_a_measurement_that_fails_is_one(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_a_data_set_is_shown_and_told_as_json(run: Run, tars: Path) -> None:
         "num_bytes": sum(sizes),
         "first_shard": "data-000000.tar",
         "last_shard": "data-000005.tar",
+        "other_tars": [],
         "parts": ["json", "png", "txt"],
         "sample_type": {
             "class": "CaptioningSample",
@@ -91,6 +92,7 @@ def test_tars_that_were_added_after_it_was_prepared_are_told(run: Run, tars: Pat
     assert "not in it" not in shown(run, tars)
     shutil.copy(tars / "data-000000.tar", tars / "added.tar")
     assert "not in it    added.tar: added after it was prepared, or left out of it" in shown(run, tars)
+    assert told(run, tars)["other_tars"] == ["added.tar"]
 
 
 def test_energons_files_are_enough_and_what_they_declare_is_shown(run: Run, tars: Path) -> None:

@@ -11,6 +11,7 @@ from bridge_data.order.state import LoaderState
 from tests.datamodule.jobs import in_order, run_ranks
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
+from tests.prepared import write_blend, write_texts
 
 pytestmark = pytest.mark.processes
 
@@ -105,3 +106,24 @@ def test_states_of_ranks_that_are_not_there_cannot_be_exchanged() -> None:
         gather_state(LoaderState({}, [(2, [])], 0, {}), WorkerConfig(rank=0, world_size=2, num_workers=0))
     with pytest.raises(StateError, match="was given a state"):
         distribute_state(None, WorkerConfig(rank=0, world_size=1, num_workers=0))
+
+
+def test_ranks_of_other_settings_or_data_are_told_at_the_start(tmp_path: Path) -> None:
+    write_numbers(tmp_path / "a")
+    write_texts(tmp_path / "b", 60, per_shard=12, ratio="8,2,0")
+    write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1}, val="a")
+    write_blend(tmp_path / "other.yaml", {"a": 1, "b": 1}, val="a")
+    ranks = run_ranks("settings_job", 4, tmp_path)
+    assert {rank["the same"] for rank in ranks} == {""}
+    for name, told in (
+        ("weights", "weights: the state has [0.5, 0.5], this run has [0.75, 0.25]"),
+        ("data", "sources: gone or changed: b/train"),
+        ("seed", "seed: the state has 1, this run has 0"),
+        ("lanes", "num_lanes: the state has 16, this run has 8"),
+        ("shuffle", "shuffle_buffer_size: the state has 2000, this run has 20"),
+    ):
+        (message,) = {rank[name] for rank in ranks}
+        assert "data-parallel rank 3 ('the state' below) is of other data or settings than" in message
+        assert told in message
+    of_replica = [rank["one of a replica"].partition(" ('the state'")[0] for rank in ranks]
+    assert of_replica == ["", "data-parallel rank 1", "model-parallel rank 1", "data-parallel rank 1"]
