@@ -4,9 +4,8 @@ Reads a path or samples in memory, a task encoder, and the options of a run. Ret
 the state after it. A lane knows of no other lane, process or rank: `loader` runs them, and says whose turn it is.
 
     datasets        a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
-    lane_dataset    plan, order and encoder as one object, which describes the lanes of a job
-    lane_opening    what a process opens of it: readers, makers, lanes
-    run_states      its states: the first one; a saved one, checked, resharded or repeated
+    lane_dataset    plan, order and encoder as one object, which describes the lanes of a job; what a process opens of
+                    it: readers, makers, lanes; its states: the first one, a saved one, resharded or repeated
     passes          how many batches a pass has, and with how many each lane ends
     lane            one lane: takes samples or packs, fills buckets, cuts batches; what waits in it; its state
     sample_feed     the samples of a lane: drawn, made, and what of them is left out or skipped

@@ -1,45 +1,54 @@
-"""`LaneDataset`: a plan, an order and a task encoder as one data set, which has the lanes of a job.
+"""`LaneDataset`: a plan, an order and a task encoder as one data set, which has the lanes of a job, and their states.
 
 It is a description: what the lanes read, in which order, and what is done to it, with methods that return a changed
-one. It holds no data, and can be sent to worker processes. What is done with it has modules of its own: `run_states`
-begins, checks and reshards states, `lane_opening` opens readers, lanes and makers, `passes` counts the batches of a
-pass, `restoring` makes a sample again from its key. What each process makes for itself on first use (`opened`,
+one. It holds no data, and can be sent to worker processes. What each process makes for itself on first use (`opened`,
 `passes`) is left out of copies and pickles.
+
+Reads states, plain or as objects. Returns the state from which this rank begins or goes on, and lanes and makers of
+samples at a position of it; raises `StateError` if a state is of other data or settings, or lacks lanes that are
+needed. Samples are read by the lanes alone, and to reshard lanes of which micro-batches are skipped.
 """
+
+from __future__ import annotations
 
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import logging
+import math
+from collections.abc import Callable, Collection, Container, Sequence
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
 from bridge_data import storage
 from bridge_data.data import RawSample
+from bridge_data.data.blocks import BlockBudget, Cut
+from bridge_data.decode import open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
-from bridge_data.lanes import lane_opening, run_states
-from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.lane_opening import OpenSources
-from bridge_data.lanes.maker import Batching, EncodingMaker, Watch, Work
-from bridge_data.lanes.maker_wrappers import MakerWrapper
+from bridge_data.lanes.lane import Lane, Upcoming
+from bridge_data.lanes.maker import Batching, EncodingMaker, Maker, Watch, Work
+from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
+from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
-from bridge_data.order import SampleRef
+from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.cursor import BlendRule
-from bridge_data.order.extras import LaneExtras, StateExtra, extras_of
-from bridge_data.order.plan_order import PlanOrder, ShuffleSettings
-from bridge_data.order.state import LoaderState
+from bridge_data.order.extras import LaneExtras, StateExtra, begun, extras_of, resharded_extras
+from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
+from bridge_data.order.state import Generation, LaneState, LoaderState, has_started, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
-from bridge_data.task import TaskEncoder
+from bridge_data.task import EncoderHooks, Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
@@ -203,7 +212,7 @@ class LaneDataset:
 
     # ----- changed ----------------------------------------------------------------------------------------------------
 
-    def changed(self, **changes: Unpack[Changes]) -> "LaneDataset":
+    def changed(self, **changes: Unpack[Changes]) -> LaneDataset:
         """The same data set, but for these attributes. It opens its own handles, as a worker does.
 
         Raises:
@@ -214,22 +223,22 @@ class LaneDataset:
         vars(made := copy.copy(self)).update(changes)
         return made
 
-    def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
+    def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> LaneDataset:
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
         return self.changed(make_observer=make_observer)
 
-    def first(self, num_micro_batches: int) -> "LaneDataset":
+    def first(self, num_micro_batches: int) -> LaneDataset:
         """The same data set, ending after `num_micro_batches` of the whole job: see `PassLength`."""
         batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
         return self.changed(batching=batching, finite=True)
 
-    def on_ranks(self, config: WorkerConfig) -> "LaneDataset":
+    def on_ranks(self, config: WorkerConfig) -> LaneDataset:
         """The same data set for the ranks of `config`."""
         return self.changed(worker_config=config, pack_sources=self.pack_sources.for_ranks(config.world_size))
 
     def batched(
         self, batch_size: int, *, drop_last: bool, task_encoder: TaskEncoder[Any, Any, Any, Any]
-    ) -> "LaneDataset":
+    ) -> LaneDataset:
         """The same data set in batches of `batch_size`, as another task encoder makes them.
 
         Raises:
@@ -258,21 +267,97 @@ class LaneDataset:
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
-        return run_states.first_state(self, num_lanes)
+        config = self.worker_config
+        num_lanes = num_lanes or config.num_lanes
+        lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
+        generation = self.order.first_generation(num_lanes)
+        return self._with_skips_and_extras(LoaderState(self.fingerprint(), [generation], 0, lanes))
 
-    def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
-        """The lanes of this rank from a saved state, its own or a merged one.
+    def restored_state(self, saved: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
+        """The state with which this rank goes on from a saved one, its own or a merged one: of its own lanes.
 
         Without `strict`, weights, added data sets and the batch size may differ, if packs keep the order of lanes;
         differences are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is resharded; that needs a state with all lanes. A state saved at the end of a
-        pass becomes the start of the next one.
+        pass becomes the start of the next one. Steps to skip and extras of this data set are added.
 
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
-        return run_states.checked_state(self, data, strict=strict)
+        state = parse_state(saved)
+        if strict or not self.pack_sources.keeps_order:
+            state.check(self.fingerprint())
+        else:
+            state = self.order.migrated(state, self.fingerprint())
+        state = self._with_skips_and_extras(state)
+        config = self.worker_config
+        num_lanes = num_lanes_after(config, state.num_lanes)
+        if state.ended or (self.finite and self._is_over(state)):
+            new = self.new_state(num_lanes)
+            goes_on = not state.ended and self.passes.is_repeated_after(state, even=True)
+            return self.repeated_state(new, state) if goes_on else new
+        if self.is_packing:
+            self.pack_sources.check(self, state)
+        if num_lanes != state.num_lanes:
+            state = self.resharded_state(state, num_lanes, range(config.rank, num_lanes, config.world_size))
+        return state.of_rank(config.rank, config.world_size)
+
+    def repeated_state(self, first: LoaderState, last: LoaderState) -> LoaderState:
+        """The state `first`, before the first batch, in a pass that continues with it after `last`."""
+        repetition = last.repetition + 1 if self.repeats < math.inf else 0
+        first = dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
+        if not repetition or not self.extras:
+            return first
+        if first.num_lanes != last.num_lanes:
+            extras = resharded_extras(last, self.extras)
+            return self._with_skips_and_extras(dataclasses.replace(first, extras=extras))
+        kept: dict[int, LaneState] = {
+            lane: {"extras": last.lanes[lane]["extras"]} for lane in first.lanes if "extras" in last.lanes[lane]
+        }
+        lanes: dict[int, LaneState] = {lane: kept.get(lane, {}) for lane in first.lanes}
+        return self._with_skips_and_extras(dataclasses.replace(first, extras=last.extras, lanes=lanes))
+
+    def resharded_state(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        state.check_complete()
+        if state.skips is not None:
+            state = self._after_skips(state)
+        extras = resharded_extras(state, self.extras)
+        made = self.pack_sources.resharded(self, state, num_lanes, lanes)
+        return dataclasses.replace(made, extras=extras)
+
+    def _is_over(self, state: LoaderState) -> bool:
+        """Whether finite data are over, as far as known without reading: all lanes are here, and none has any left."""
+        if len(state.lanes) < state.num_lanes:
+            return False
+        below_limit = [lane for lane in state.lanes if state.num_made(lane) < self.passes.limit_of(lane, state)]
+        return self.pack_sources.have_ended(self, state, below_limit)
+
+    def _after_skips(self, state: LoaderState) -> LoaderState:
+        """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
+        lanes, num_discarded = dict(state.lanes), 0
+        for lane, index in state.next_indexes(lanes).items():
+            missing = range(index, state.micro_batch_index, state.num_lanes)
+            if missing:
+                behind = self.lane(lane, state)
+                for _ in missing:
+                    behind.next()
+                lanes[lane], num_discarded = behind.state(), num_discarded + len(missing)
+        if num_discarded:
+            logger.info("made and discarded %d micro-batches of skipped steps, to reshard the lanes", num_discarded)
+        return dataclasses.replace(state, lanes=lanes)
+
+    def _with_skips_and_extras(self, state: LoaderState) -> LoaderState:
+        """`state`, from which a run goes on that also skips the steps in `skips`, and has these `extras`.
+
+        Raises:
+            ConfigError: for steps to skip, if the data end.
+            StateError: if an extra cannot go on from the state.
+        """
+        if self.skips is not None:
+            state = state.skipping(self.skips)
+        return begun(state, self.extras) if self.extras or state.has_extras else state
 
     @functools.cached_property
     def passes(self) -> PassLength:
@@ -286,18 +371,58 @@ class LaneDataset:
         """What this process has opened of it."""
         return OpenSources(self)
 
+    def num_lanes_of_process(self, num_lanes: int) -> int:
+        """The most lanes that a process runs, if the job has `num_lanes`."""
+        config = self.worker_config
+        return -(-num_lanes // (config.world_size * max(1, config.num_workers)))
+
     def lane(
         self,
-        lane: int,
+        number: int,
         state: LoaderState,
         watch: Watch | None = None,
         *,
         wrappers: Sequence[MakerWrapper] = (),
         work: Work | None = None,
     ) -> Lane:
-        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read, and its
-        samples are made inside these `wrappers`, too."""
-        return lane_opening.open_lane(self, lane, state, watch, wrappers=wrappers, work=work)
+        """Lane `number` at its position in `state`; `watch` is called with each sample before it is read, and its
+        samples are made inside these `wrappers`, too. Nothing is read yet."""
+        opened, own = self.opened, state.lanes.get(number, {})
+        opened.read_in_blocks(self, state)
+        extras = LaneExtras(self.extras, number, state) if self.extras else None
+        work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
+        ahead = None
+        if self.is_remote:
+            kept = self.wrappers if opened.observer is None else ()  # who observes sees all work
+            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
+            ahead = ReadAhead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
+        batching, pack_sources = self.batching, self.pack_sources
+
+        def wrap(upcoming: Upcoming) -> Maker:
+            view = LaneView(
+                number=number,
+                num_lanes=state.num_lanes,
+                times=work.times,
+                new_upcoming=lambda: UpcomingSamples(upcoming, batching.batch_size or 1),
+                new_ahead_maker=self.ahead_maker,
+                maker=work.maker,
+            )
+            return wrapped(wrappers, view)
+
+        return Lane(
+            self.order.cursor(number, state),
+            work,
+            dataclasses.replace(batching, batch_size=None) if pack_sources.makes_batches else batching,
+            number=number,
+            num_lanes=state.num_lanes,
+            sources=[*zip(self.order.source_labels, self.order.sizes, strict=True)],
+            state=own if has_started(own) else None,
+            ahead=ahead,
+            open_pack_source=(lambda feed: pack_sources.open(self, feed, number, state)) if work.is_packing else None,
+            extras=extras,
+            wrap=wrap if wrappers else None,
+            max_micro_batches=self.passes.limit_of(number, state),
+        )
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
         """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
@@ -306,8 +431,29 @@ class LaneDataset:
     def maker(
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False
     ) -> EncodingMaker:
-        """A maker for one lane; with `ahead`, of samples of any, one by one, that raises failures."""
-        return lane_opening.new_maker(self, handler, watch, ahead=ahead)
+        """A maker for one lane. With `ahead`, it is for samples of any lane, before that needs them: it reads them one
+        by one, and raises failures, which are neither reported nor counted."""
+        opened = self.opened
+        hooks = Hooks(
+            opened.hooks(self.task_encoder),
+            self.worker_config,
+            opened.numbering,
+            handler,
+            cache=self.cache_pool,
+            observer=opened.observer,
+            raises=ahead,
+        )
+        fit = self.pack_sources.fit if self.is_packing else None
+        return EncodingMaker(opened.readers, opened.cooks, opened.sample_ids, hooks, fit=fit, watch=watch, singly=ahead)
+
+    def ahead_maker(self, wrappers: Sequence[MakerWrapper] | None = None) -> AheadMaker:
+        """Makes samples of any lane of the job, inside these wrappers, by default those of the data set."""
+        return AheadMaker(self.maker(ahead=True), self.wrappers if wrappers is None else wrappers)
+
+    def preencoding_maker(self) -> EncodingMaker:
+        """`EncodingMaker.preencoded`, reading whole blocks: for samples in the order of the data."""
+        self.opened.read_in_blocks(self, self.new_state())
+        return self.maker().preencoded()
 
     def restore_sample(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: bit-identical, if
@@ -326,3 +472,50 @@ class LaneDataset:
         state, readers = self.new_state(), self.opened.readers
         drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
         return [readers[ref.source].read(ref.index) for _, ref in drawn]
+
+
+class OpenSources:
+    """What a process opens of a data set: readers and cooks of its sources, in the order of the plan, the observer, and
+    what is known of the hooks of its encoder."""
+
+    def __init__(self, dataset: LaneDataset) -> None:
+        encoder, order = dataset.task_encoder, dataset.order
+        hook = hook_of(encoder, "cook_crude_sample")
+        self.readers = [
+            open_source_reader(source, encoder.decoder, bare_keys=dataset.bare_keys) for source in dataset.plan.sources
+        ]
+        self.cooks = [SourceCook(source, hook, encoder.cookers, encoder.decoder) for source in dataset.plan.sources]
+        self.observer = None if dataset.make_observer is None else dataset.make_observer(order.source_keys)
+        self.budget = BlockBudget(dataset.worker_config.max_open_bytes)
+        self.numbering, self.sample_ids = Numbering(order.source_keys, order.sizes), order.sample_ids
+        self._is_packing = dataset.is_packing
+        self._hooks: EncoderHooks | None = None
+        self._cut_for: Generation | None = None
+
+    def hooks(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> EncoderHooks:
+        """The hooks of the encoder, to which some may have been set since.
+
+        Raises:
+            ConfigError: if these do not fit together.
+        """
+        if self._hooks is None or not self._hooks.are_of(encoder):
+            self._hooks = EncoderHooks(encoder)
+            self._hooks.check(packing=self._is_packing)
+        return self._hooks
+
+    def read_in_blocks(self, dataset: LaneDataset, state: LoaderState) -> None:
+        """Ensure that the readers read by blocks of the current generation of `state`."""
+        if self._cut_for == state.generations[-1]:
+            return
+        num_lanes, geometry = self._cut_for = state.generations[-1]
+        cuts: list[Cut | None]
+        if not dataset.pack_sources.keeps_order:
+            cuts = [None] * len(self.readers)
+        elif dataset.order.shuffle is None:
+            cuts = plan_runs(dataset.plan, dataset.batching.batch_size or 1)
+        else:
+            geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
+            of_process, max_open_bytes = dataset.num_lanes_of_process(num_lanes), dataset.worker_config.max_open_bytes
+            cuts = plan_blocks(dataset.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
+        for reader, cut in zip(self.readers, cuts, strict=True):
+            reader.read_in_blocks(cut, self.budget)

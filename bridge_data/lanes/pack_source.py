@@ -84,7 +84,7 @@ class PackSource(Protocol):
 
 
 class PackedData(Protocol):
-    """What pack sources may know of their data set, a `LaneDataset`."""
+    """What pack sources may know of their `LaneDataset`, whose module imports this one."""
 
     plan: Plan
     order: PlanOrder

@@ -20,7 +20,7 @@ from bridge_data.order.state import Generation, LoaderState
 
 
 class PassedData(PackedData, Protocol):
-    """What passes ask of their data set, a `LaneDataset`."""
+    """What a `PassLength` asks of its `LaneDataset`, whose module imports this one."""
 
     finite: bool
     repeats: float | Fraction
@@ -125,8 +125,8 @@ class PassLength:
         return int(self._limits[1][lane])
 
     def _limit_in(self, state: LoaderState) -> int | None:
-        is_last = self._ends and state.repetition + 1 > self._repeats
-        return self._num_of_last_repetition if is_last else self._batching.max_micro_batches
+        is_part = self._ends and self._repeats % 1 and state.repetition + 1 > self._repeats
+        return self._num_of_last_repetition if is_part else self._batching.max_micro_batches
 
     @property
     def _num_of_last_repetition(self) -> int:

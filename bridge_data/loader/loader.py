@@ -25,7 +25,6 @@ from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.run_states import repeated_state
 from bridge_data.later import profiler, torch
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
@@ -167,7 +166,7 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
-        self._go_to(self.dataset.check_state(state, strict=strict))
+        self._go_to(self.dataset.restored_state(state, strict=strict))
         # Whether the pass has anything left may be known only after trying: here, if this is the only rank.
         self._position.is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
@@ -337,7 +336,7 @@ class SavableDataLoader:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
         before = self._position.state
         state = self.dataset.new_state(before.num_lanes)
-        self._go_to(repeated_state(self.dataset, state, before) if within_pass else state)
+        self._go_to(self.dataset.repeated_state(state, before) if within_pass else state)
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset

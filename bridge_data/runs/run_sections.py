@@ -24,7 +24,6 @@ from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Key, Maker, Unit
 from bridge_data.lanes.maker_wrappers import LaneView
-from bridge_data.lanes.run_states import limit_of, resharded_state
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras, StateExtra, extras_between
 from bridge_data.order.occurrences import can_tell, draws_of
@@ -206,7 +205,7 @@ class RunSection:
         has_hooks = bool(work.does or dataset.task_encoder.cookers)
         self.assumes_no_skips = is_planned or (has_hooks and not (self.is_replayed or is_proved))
         self._inverse: Callable[[int, int, range], Iterator[int]] | None = None
-        self._limit_of = functools.cache(functools.partial(limit_of, dataset, state=state))
+        self._limit_of = functools.cache(functools.partial(dataset.passes.limit_of, state=state))
         if is_planned:
             self._open: Callable[[int], Any] = lambda lane: _PlannedLane(dataset, state, lane, extras)
         elif self.is_replayed or len(extras) > 1 or any(one.leaves_out for one in extras[0][1]):
@@ -397,7 +396,7 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
     if state.fingerprint != run.fingerprint():
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
-        state = resharded_state(run, state, num_lanes, range(num_lanes))
+        state = run.resharded_state(state, num_lanes, range(num_lanes))
     return state
 
 

@@ -124,7 +124,7 @@ def test_a_state_of_another_run_is_refused_with_what_differs(
     write_blend(folder / "alone.yaml", {"a": 1})
     saved = train(folder / "blend.yaml").new_state().to_dict()
     with pytest.raises(StateError, match=message):
-        train(folder / f"{path}.yaml", **changes).check_state(saved)
+        train(folder / f"{path}.yaml", **changes).restored_state(saved)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

@@ -113,7 +113,7 @@ class Streams:
     def describe(self, ref: SampleRef) -> str:
         return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"
 
-    def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
+    def restored_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         state = parse_state(data)
         state.check(FINGERPRINT)
         if state.ended:

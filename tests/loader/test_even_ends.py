@@ -159,9 +159,9 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_assig
             next(iter(loader))
     state = merge_states([loader.save_state_rank() for loader in loaders])
     three = dataset_of("whole", str(data), 0, 3)
-    assert num_slots(three, three.check_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
+    assert num_slots(three, three.restored_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
     four = dataset_of("whole", str(data), 0, 4, num_lanes=8)
-    assert num_slots(four, four.check_state(state)) is None
+    assert num_slots(four, four.restored_state(state)) is None
 
 
 @pytest.mark.parametrize(("ends", "told"), [("even", "init_process_group"), ("odd", "ends='odd'")])

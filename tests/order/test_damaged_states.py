@@ -83,7 +83,7 @@ def test_a_position_that_the_data_has_not_is_named_when_it_is_used(
     parent[path[-1]] = value
     made = dataset(data, kind, KINDS[kind][-1][0])
     with pytest.raises(StateError, match=f"{message}.*take an older checkpoint"):
-        lane = made.lane(int(str(path[1])), made.check_state(with_checksums(state)))
+        lane = made.lane(int(str(path[1])), made.restored_state(with_checksums(state)))
         for _ in range(1_000):
             lane.next()
 
@@ -94,4 +94,4 @@ def test_a_reshard_refuses_more_samples_taken_than_there_are(data: Path, states:
     lane = next(name for name, of in state["lanes"].items() if of["cursors"]["0"][0] == last)
     state["lanes"][lane]["cursors"]["0"][3] = 120  # as many as a lane has an epoch
     with pytest.raises(StateError, match=rf"lanes\.{lane}\.cursors\.0: .*take an older checkpoint"):
-        dataset(data, "blend", 3).check_state(with_checksums(state))
+        dataset(data, "blend", 3).restored_state(with_checksums(state))

@@ -70,14 +70,14 @@ def after(data: Path, steps: int, world_size: int, saved: Any = None, num_lanes:
 def test_lanes_are_kept_where_the_ranks_can_share_them_and_else_resharded(data: Path) -> None:
     saved = after(data, 5, 4, num_lanes=8)
     for world_size, asked, num_lanes in ((1, 0, 8), (2, 0, 8), (4, 0, 8), (8, 0, 8), (3, 0, 24), (2, 4, 4)):
-        (state, *_) = [made.check_state(saved) for made in ranks(data, world_size, asked)]
+        (state, *_) = [made.restored_state(saved) for made in ranks(data, world_size, asked)]
         assert (state.num_lanes, len(state.generations)) == (num_lanes, 1 + (num_lanes != 8))
 
 
 def test_all_ranks_assign_alike(data: Path) -> None:
     saved = after(data, 7, 2, num_lanes=4, packing_buffer_size=20)
-    together = merge_states([made.check_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])
-    alone = ranks(data, 1, 24, packing_buffer_size=20)[0].check_state(saved).to_dict()
+    together = merge_states([made.restored_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])
+    alone = ranks(data, 1, 24, packing_buffer_size=20)[0].restored_state(saved).to_dict()
     assert together == alone
 
 
@@ -113,6 +113,6 @@ def test_more_parts_may_wait_than_samples_were_drawn(data: Path) -> None:
     """Each is a draw of its own after a reshard; how many were drawn before it is no negative number."""
     settings: dict[str, Any] = {"encoder": Encoder(num_parts=3), "packing_buffer_size": 60}
     saved = after(data, 1, 1, num_lanes=1, **settings)
-    assigned = ranks(data, 3, num_lanes=3, **settings)[0].check_state(saved).to_dict()
+    assigned = ranks(data, 3, num_lanes=3, **settings)[0].restored_state(saved).to_dict()
     assert assigned["drawn_before"] >= 0
-    assert ranks(data, 3, num_lanes=3, **settings)[0].check_state(assigned).num_lanes == 3
+    assert ranks(data, 3, num_lanes=3, **settings)[0].restored_state(assigned).num_lanes == 3

@@ -48,7 +48,7 @@ def keys(job: Job, steps: int) -> list[Key]:
 
 def restored(made: LaneDataset, saved: dict[str, Any]) -> Job:
     job = Job([made])
-    state = made.check_state(saved, strict=False)
+    state = made.restored_state(saved, strict=False)
     job.states, job.slot = [state], state.micro_batch_index
     job.lanes = [{lane: made.lane(lane, state) for lane in state.lanes}]
     return job
@@ -107,7 +107,7 @@ def test_a_source_may_begin_switched_off(folder: Path) -> None:
     assert all("1" not in lane["cursors"] for lane in job.states[0].lanes.values())
     saved, other = merge_states(job.save()), dataset(folder, {"a": 1, "b": 1})
     with pytest.raises(StateError, match=r"weights: the state has \[1.0, 0.0\], this run has \[0.5, 0.5\]"):
-        other.check_state(saved)
+        other.restored_state(saved)
     assert (source, 0) in {key[:2] for key in keys(restored(other, saved), 20)}
     with pytest.raises(ConfigError, match=r"repeat=False: .* but b/train has weight 0"):
         dataset(folder, {"a": 1, "b": 0}, repeat=False)
@@ -137,25 +137,25 @@ def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> No
     assert max(collections.Counter(found).values()) == 1
     assert {index for key, epoch, index, _ in found if (key, epoch) == (other.source_ids[2], 1)} == set(range(40))
     with pytest.raises(StateError, match="epochs_of_sources"):
-        dataset(folder, {"a_by_2/set.yaml": 3, "b": 1}).check_state(merge_states(job.save()), strict=False)
+        dataset(folder, {"a_by_2/set.yaml": 3, "b": 1}).restored_state(merge_states(job.save()), strict=False)
 
 
 def test_differences_are_logged_with_what_they_mean_and_others_are_still_refused(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved = dataset(folder, {"a": 0.3, "b": 0.1}).new_state().to_dict()
-    dataset(folder, {"a": 3, "b": 1}).check_state(saved)  # the same blend
+    dataset(folder, {"a": 3, "b": 1}).restored_state(saved)  # the same blend
     with caplog.at_level(logging.WARNING, logger="bridge_data"):
-        dataset(folder, {"a": 1, "b": 1, "c": 1}, batch_size=8).check_state(saved, strict=False)
+        dataset(folder, {"a": 1, "b": 1, "c": 1}, batch_size=8).restored_state(saved, strict=False)
     for part in ("c/train", "start with their first epoch", "by the new weights", "batch_size: the state has 3"):
         assert part in caplog.text
     with pytest.raises(StateError, match=r"has read from b/train, which this plan lacks"):
-        dataset(folder, {"a": 3, "c": 1}).check_state(saved, strict=False)
+        dataset(folder, {"a": 3, "c": 1}).restored_state(saved, strict=False)
     with pytest.raises(StateError, match="max_samples_per_sequence"):
-        dataset(folder, {"a": 3, "b": 1}, max_samples_per_sequence=5).check_state(saved, strict=False)
+        dataset(folder, {"a": 3, "b": 1}, max_samples_per_sequence=5).restored_state(saved, strict=False)
     three, four = (val_dataset(folder / "a", batch_size=size) for size in (3, 4))
     with pytest.raises(StateError, match="start it again"):
-        four.check_state(three.new_state().to_dict(), strict=False)
+        four.restored_state(three.new_state().to_dict(), strict=False)
 
 
 @pytest.mark.parametrize("packing", [None, 20])

@@ -92,7 +92,7 @@ class Job:
     def __init__(self, datasets: list[LaneDataset], saved: dict[str, Any] | None = None) -> None:
         self.datasets = datasets
         plain = json.loads(json.dumps(saved)) if saved else None
-        self.states = [d.check_state(plain) if plain else d.new_state() for d in datasets]
+        self.states = [d.restored_state(plain) if plain else d.new_state() for d in datasets]
         self.lanes: list[dict[int, Lane]] = [
             {lane: dataset.lane(lane, state) for lane in state.lanes}
             for dataset, state in zip(datasets, self.states, strict=True)

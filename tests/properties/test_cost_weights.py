@@ -188,8 +188,8 @@ def test_other_weights_hold_from_the_restore_on_and_another_unit_is_refused(fold
     state = merge_states(job.save())
     (other,) = ranks(folder, 1, 2, "other.yaml")
     with pytest.raises(StateError, match="weights"):
-        other.check_state(state)
-    restored = other.check_state(state, strict=False)
+        other.restored_state(state)
+    restored = other.restored_state(state, strict=False)
     job = Job([other])
     job.states, job.slot = [restored], restored.micro_batch_index
     job.lanes = [{lane: other.lane(lane, restored) for lane in restored.lanes}]
@@ -198,7 +198,7 @@ def test_other_weights_hold_from_the_restore_on_and_another_unit_is_refused(fold
     (samples,) = ranks(folder, 1, 2, "samples.yaml")
     assert "costs" not in merge_states([samples.new_state().to_dict()])["fingerprint"]
     with pytest.raises(StateError, match=r"weight_unit: the state has tokens, this run has None"):
-        samples.check_state(state, strict=False)
+        samples.restored_state(state, strict=False)
 
 
 def test_other_costs_are_another_order(folder: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_other_costs_are_another_order(folder: Path, tmp_path: Path) -> None:
     job = Job(ranks(folder, 1, 2))
     job.step()
     with pytest.raises(StateError, match="costs: the state has"):
-        ranks(tmp_path, 1, 2)[0].check_state(merge_states(job.save()))
+        ranks(tmp_path, 1, 2)[0].restored_state(merge_states(job.save()))
 
 
 def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(folder: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_oracle_tells_steps_and_samples_through_a_reshard_and_other_weights(
         (made,) = ranks(folder, 1, lanes, name)
         job = Job([made])
         if state is not None:
-            job.states = [made.check_state(state, strict=False)]
+            job.states = [made.restored_state(state, strict=False)]
             job.slot = job.states[0].micro_batch_index
             job.lanes = [{lane: made.lane(lane, job.states[0]) for lane in job.states[0].lanes}]
         for step in range(60 * number, 60 * number + steps):
@@ -345,7 +345,7 @@ def test_an_added_data_set_begins_with_its_share_from_here_on(folder: Path) -> N
     before = keys(job, 500)
     state = merge_states(job.save())
     (other,) = ranks(folder, 1, 2, "more.yaml")
-    restored = other.check_state(state, strict=False)
+    restored = other.restored_state(state, strict=False)
     job = Job([other])
     job.states, job.slot = [restored], restored.micro_batch_index
     job.lanes = [{lane: other.lane(lane, restored) for lane in restored.lanes}]

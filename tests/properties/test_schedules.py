@@ -113,8 +113,8 @@ def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) ->
     saved = merge_states(job.save())
     (other,) = ranks(folder, 1, 2, "other.yaml")
     with pytest.raises(StateError, match=r"schedule: the state has \[\[1000, .*this run has \[\[1000, "):
-        other.check_state(saved)
-    state = other.check_state(saved, strict=False)
+        other.restored_state(saved)
+    state = other.restored_state(saved, strict=False)
     job = Job([other])
     job.states, job.slot = [state], state.micro_batch_index
     job.lanes = [{lane: other.lane(lane, state) for lane in state.lanes}]

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.lane import Produced
-from bridge_data.lanes.lane_opening import new_ahead_maker
 from bridge_data.lanes.maker import Made, Maker
 from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome, UpcomingSamples
 from bridge_data.loader.lane_pool import Ended
@@ -342,7 +341,7 @@ class Helping:
 
     @functools.cached_property
     def _ahead(self) -> AheadMaker:
-        return new_ahead_maker(self._worker.dataset)
+        return self._worker.dataset.ahead_maker()
 
     def _tried(self, job: Job) -> SampleOutcome | None:
         """The outcome of a job; None if a hook fails on the sample."""

@@ -36,7 +36,6 @@ from bridge_data.data.withheld import withheld
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.datasets import validation_data
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.lane_opening import preencoding_maker
 from bridge_data.order import SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.blending import EmptySplitError
@@ -352,7 +351,7 @@ _of_thread = threading.local()
 def _work_of_thread(dataset: LaneDataset) -> Any:
     """The work of this thread: where processes cannot be forked, threads measure, and none may use another's."""
     if getattr(_of_thread, "dataset", None) is not dataset:
-        _of_thread.dataset, _of_thread.work = dataset, preencoding_maker(dataset.changed())
+        _of_thread.dataset, _of_thread.work = dataset, dataset.changed().preencoding_maker()
     return _of_thread.work
 
 

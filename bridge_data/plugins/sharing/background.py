@@ -205,7 +205,7 @@ class BackgroundLoader:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
-        self._go_to(self.dataset.check_state(state, strict=strict))
+        self._go_to(self.dataset.restored_state(state, strict=strict))
         self._fetched, self.is_within_step = None, False
         self._arrivals.begin(self._state)
 

@@ -18,7 +18,7 @@ import torch
 
 from bridge_data import DefaultTaskEncoder, Memo, Packing, SkipSample, TextSample, edataclass, get_savable_loader
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.lanes import lane_opening as reading
+from bridge_data.lanes import lane_dataset
 from bridge_data.order import SampleRef
 from bridge_data.plugins.caches import memo as memo_module
 from bridge_data.plugins.caches.memo import MemoFiles
@@ -216,7 +216,7 @@ def test_data_in_a_store_are_fetched_for_what_is_not_kept(
     monkeypatch.setattr(object_store._known, "ahead", prefetching.Prefetcher(object_store._range))  # of no other test
     write_texts(bucket.folder / "texts", SIZE)
     if not in_blocks:
-        monkeypatch.setattr(reading, "plan_blocks", lambda plan, *_, **__: [None] * len(plan.sources))
+        monkeypatch.setattr(lane_dataset, "plan_blocks", lambda plan, *_, **__: [None] * len(plan.sources))
     options = of(Plain, calls) | {"repeat": False}
     with faulty_proxy(s3_server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
