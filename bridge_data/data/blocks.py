@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 N = TypeVar("N", int, "NDArray[np.int64]")
 
 READ_BYTES = 1 << 18
-"""Approximate size of a block: one efficient read."""
+"""Approximate size of a block: one efficient read. It is a part of the order, since `Geometry.choose` cuts blocks by
+it: see `order.state.VERSION`."""
 
 MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
@@ -92,7 +93,7 @@ def _piece(position: int, count: int, size: int) -> tuple[int, int]:
 
 def piece(number: N, count: N, num_pieces: N) -> tuple[N, N]:
     """(first position, length) of piece `number`, where `count` samples are cut into `num_pieces` as equal as possible;
-    of arrays, of each."""
+    of arrays, of each. It is a part of the order, as chunks and blocks are cut by it: see `order.state.VERSION`."""
     begin = number * count // num_pieces
     return begin, (number + 1) * count // num_pieces - begin
 

@@ -40,12 +40,12 @@ class RawSample:
 
     @property
     def full_key(self) -> str:
-        """The key that users see, unique in the data set: `shard/key`."""
+        """The key that users see, unique in the data set: `shard/key`; of JSONL the key alone."""
         return f"{self.shard_name}/{self.key}"
 
     @property
     def origin(self) -> str:
-        """`shard/key`, for messages: also where the keys that users see have no shard, as those of JSONL."""
+        """`shard/key`, for messages, of every kind of data."""
         return f"{self.shard_name}/{self.key}"
 
     @property
@@ -171,9 +171,17 @@ class Records(Protocol):
     """Numbered samples from 0 on, grouped by shard: neighbours in a shard are read front to back. A shard is any
     contiguous range of samples, such as a JSONL file, or a row group.
 
-    These six members are all that a kind of data must have. What else may be known without reading samples is asked of
-    functions, for which a class registers its own way: `sample_keys.keys_of` and `find`, `withheld.files_of`, and
-    `verified`, `contents_of` and `derivation_of` here; `prepare.sample_columns.columns_of`.
+    With these six members, a kind of data can be read and trained on. What a feature asks besides is a function, for
+    which a class registers its own way; without it, the feature refuses these data, or reads all samples:
+
+        keys_of, find (`sample_keys`)             keys without their samples, and samples by key
+        join_problem (`sample_keys`)              joins by key
+        files_of (`withheld`)                     lists of samples that may not be read
+        derivation_of                             such lists, of records that are made of others
+        contents_of                               refusing a state of other data of the same identity
+        shard_identities                          measuring only shards that have changed
+        verified                                  digests
+        columns_of (`prepare.sample_columns`)     `where:`
     """
 
     @property

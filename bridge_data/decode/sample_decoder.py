@@ -198,26 +198,26 @@ class SampleDecoder:
         self._guesses = guess_content
         self._has_limits = limits is not None
         self._bind(limits or DEFAULT_LIMITS)
-        self._own: dict[str, Handler] = {}
-        self._own_function: PartHandler | None = None
+        self._user_handlers: dict[str, Handler] = {}
+        self._user_function: PartHandler | None = None
         if isinstance(handlers, Mapping):
-            self._own = {name.lower().removeprefix("."): handler for name, handler in handlers.items()}
+            self._user_handlers = {name.lower().removeprefix("."): handler for name, handler in handlers.items()}
         elif handlers is not None:
-            self._own_function = handlers
+            self._user_function = handlers
 
     @property
-    def is_ours_alone(self) -> bool:
-        """Whether no user code is involved: neither a subclass nor own handlers."""
-        return type(self) is SampleDecoder and not self._own and self._own_function is None
+    def is_builtin_only(self) -> bool:
+        """Whether only the built-in handlers decode: this is no subclass, and has no handlers of the user."""
+        return type(self) is SampleDecoder and not self._user_handlers and self._user_function is None
 
-    def is_own(self, part: str) -> bool:
-        """Whether user code may decode parts with this name: an own handler, or a subclass."""
-        if self._own_function is not None or type(self).handler is not SampleDecoder.handler:
+    def is_users(self, part: str) -> bool:
+        """Whether code of the user may decode parts with this name: a handler, or a subclass."""
+        if self._user_function is not None or type(self).handler is not SampleDecoder.handler:
             return True
         stem = part.lower()
-        while stem.endswith(".gz") and _longest(stem, self._own) is None:
+        while stem.endswith(".gz") and _longest(stem, self._user_handlers) is None:
             stem = stem.removesuffix(".gz")
-        return _longest(stem, self._own) is not None
+        return _longest(stem, self._user_handlers) is not None
 
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
@@ -225,10 +225,10 @@ class SampleDecoder:
         Raises:
             ConfigError: if the format is a pickle, or needs a package that is not installed.
         """
-        if self._own_function is not None:
-            return functools.partial(_own_first, self._own_function, part, self._built_in)
-        name = _longest(part, self._own)
-        return self._own[name] if name is not None else self._built_in(part)
+        if self._user_function is not None:
+            return functools.partial(_user_first, self._user_function, part, self._built_in)
+        name = _longest(part, self._user_handlers)
+        return self._user_handlers[name] if name is not None else self._built_in(part)
 
     def _built_in(self, part: str) -> Handler | None:
         extension = part.lower().rpartition(".")[2]
@@ -320,8 +320,8 @@ def _longest(part: str, names: Mapping[str, Handler]) -> str | None:
     return name
 
 
-def _own_first(own: PartHandler, part: str, others: Callable[[str], Handler | None], content: bytes) -> Any:
-    result = own(part, content)
+def _user_first(user: PartHandler, part: str, others: Callable[[str], Handler | None], content: bytes) -> Any:
+    result = user(part, content)
     if result is not None:
         return result
     handler = others(part)

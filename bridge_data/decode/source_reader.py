@@ -35,11 +35,11 @@ class SourceReader(abc.ABC):
     """Reads and builds the samples of one source, in one process. Files are opened on first use."""
 
     is_plain = False
-    """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
+    """Whether samples have only text, numbers, JSON and bytes, decoded by built-in handlers."""
     has_whole_parts = False
     """Whether each field is one whole part, so that `load` is faster than `read` and `build`."""
-    is_ours_alone = False
-    """Whether our own code makes samples from whole parts: no maker, cooker or handler has seen the decoded data."""
+    is_builtin_only = False
+    """Whether built-in code alone makes samples, from whole parts: no code of the user has seen the decoded data."""
 
     def __init__(self, source: Source) -> None:
         self._source, self.is_remote = source, source.is_remote
@@ -72,7 +72,8 @@ class SourceReader(abc.ABC):
 
     @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
-        """Decode what `read(index)` returned.
+        """Decode what `read(index)` returned. This is what a sample is; `load` and `take_held` of `SingleSourceReader`
+        write it out for simple ones, so a change here is one in both.
 
         Raises:
             SampleError: if it cannot be decoded, or a field is missing or has a value of another type than declared.
@@ -143,10 +144,10 @@ class SingleSourceReader(SourceReader):
             self._whole_parts = self._fields_of_whole_parts()
             self.is_plain = all(map(is_plain, self._handlers.values()))
             self.has_whole_parts = bool(self._whole_parts)
-            self.is_ours_alone = self.has_whole_parts and (decoder is None or decoder.is_ours_alone)
+            self.is_builtin_only = self.has_whole_parts and (decoder is None or decoder.is_builtin_only)
 
     def load(self, index: int) -> Sample | CrudeSample:
-        # `build` without its loops: for small samples, function calls take most of the time.
+        # `build`, written out without its loops: for small samples, function calls take most of the time.
         raw, whole = self.read(index), self._whole_parts
         parts, shard, key, num_whole = raw.parts, raw.shard_name, raw.key, len(whole)
         if len(parts) != num_whole or type(raw) is not RawSample:
@@ -165,7 +166,7 @@ class SingleSourceReader(SourceReader):
         return self._class(__key__=name, __subflavors__=self._subflavors, __sources__=(source,), **fields)
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        # `load` without a `RawSample`: for small samples, objects and function calls take most of the time.
+        # `load`, written out for many without a `RawSample`: of small samples, objects and calls take most of the time.
         if self._blocks is None or not self.is_plain or not self._whole_parts:
             return []
         reader, blocks = self._reader, self._blocks.held
@@ -290,14 +291,14 @@ class SingleSourceReader(SourceReader):
         user decodes, or leaves undecoded."""
         accesses = self._source.field_map.items()
         declared = field_types(self._source.sample_class) if accesses else {}
-        checked = {name for name, access in accesses if all(map(self._is_ours, access.parts))}
+        checked = {name for name, access in accesses if all(map(self._is_builtin, access.parts))}
         return tuple((name, access.get, declared.get(name) if name in checked else None) for name, access in accesses)
 
-    def _is_ours(self, part: str) -> bool:
-        """Whether it is known what a part becomes: a value, or what our own handlers make of it."""
+    def _is_builtin(self, part: str) -> bool:
+        """Whether it is known what a part becomes: a value, or what the built-in handlers make of it."""
         if part in self._source.values or self._decoder is None:
             return part in self._source.values
-        return not self._decoder.is_own(part)
+        return not self._decoder.is_users(part)
 
     def _fields_of_whole_parts(self) -> tuple[tuple[str, str, Handler], ...]:
         """(field, part, handler) if every field is one whole part and no part is used twice; else empty. The handler

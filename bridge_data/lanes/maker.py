@@ -114,7 +114,7 @@ class EncodingMaker:
         """A sample as stored.
 
         Raises:
-            SampleError: if it exceeds a limit.
+            SampleError: if it exceeds a limit of its format, such as the length of a line of JSONL.
             DatasetError: if it cannot be read.
         """
         reader, observer = self._readers[ref.source], self.hooks.observer
@@ -141,9 +141,9 @@ class EncodingMaker:
         return not self._stages
 
     @property
-    def is_ours_alone(self) -> bool:
-        """Whether samples are as our own code decoded them: no user's code has seen them before."""
-        return not self._stages and all(reader.is_ours_alone for reader in self._readers)
+    def is_builtin_only(self) -> bool:
+        """Whether samples are as built-in code decoded them: no code of the user has seen them before."""
+        return not self._stages and all(reader.is_builtin_only for reader in self._readers)
 
     @property
     def stages(self) -> list[str]:
@@ -365,8 +365,8 @@ class Work:
 
     @functools.cached_property
     def _batches_decoded(self) -> bool:
-        """Whether samples are batched as our own code decoded them."""
-        return not (self.is_packing or self.groups) and self.maker.is_ours_alone
+        """Whether samples are batched as built-in code decoded them."""
+        return not (self.is_packing or self.groups) and self.maker.is_builtin_only
 
     @property
     def batch_index_known_when_encoding(self) -> bool:

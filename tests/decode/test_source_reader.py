@@ -114,7 +114,7 @@ def test_crude_samples_have_all_parts(make):
 def test_samples_of_whole_parts_are_ours_alone_unless_a_user_decodes_them(make, fields, are_whole):
     source = make(fields)
     decoders = SampleDecoder(), None, SampleDecoder(handlers={"json": json.loads}), OwnDecoder()
-    found = [SingleSourceReader(source, decoder).is_ours_alone for decoder in decoders]
+    found = [SingleSourceReader(source, decoder).is_builtin_only for decoder in decoders]
     assert found == [are_whole, are_whole, False, False]
 
 
