@@ -41,7 +41,7 @@ def drawn() -> dict[str, Any]:
         "version": VERSION,
         "shuffled": lanes,
         "wide": {
-            "block": wide.block(5, 1_000, 10**9).tolist(),
+            "block": wide.draw_block(5, 1_000, 10**9).tolist(),
             "counts": [wide.counts(lane, 1_000, 10**12).tolist()[:100] for lane in (0, 7)],
         },
         "ordered": [list(ordered.next()) for _ in range(5)],

@@ -8,7 +8,6 @@ batch, not where that one ended). The loader begins and ends passes; it asks a `
 
 import bisect
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from bridge_data.lanes.pack_source import PackedData
 from bridge_data.order.row import Ints
-from bridge_data.order.state import Generation, LoaderState
+from bridge_data.order.state import Generation, LoaderState, Resharded
 
 
 class PassedData(PackedData, Protocol):
@@ -148,16 +147,16 @@ class PassLength:
         if not self._ends:
             return None
         if (num_lanes, limit) not in self._of_lanes:
-            begins, ends = self._turns(self._order.first_generation(num_lanes), [])
+            begins, ends = self._turns(self._order.first_generation(num_lanes), None)
             if ends is not None and limit is not None:
                 ends = np.minimum(ends, _divided(begins, ends, limit))
             self._of_lanes[num_lanes, limit] = ends
         return self._of_lanes[num_lanes, limit]
 
-    def _turns(self, generation: Generation, resharded: Sequence[int]) -> tuple[Ints, Ints | None]:
+    def _turns(self, generation: Generation, resharded: Resharded | None) -> tuple[Ints, Ints | None]:
         """The micro-batches that each lane had made when it got its part of the data, and those it will have made at
         the end of the data; None if that is not known."""
-        num_lanes, number = generation[0], resharded[0] if resharded else 0
+        num_lanes, number = generation[0], 0 if resharded is None else resharded.num_handed_out
         begins = -((np.arange(num_lanes) - number) // num_lanes).clip(max=0)
         samples = self._order.samples_of_lanes(generation, resharded) if self._is_plain else None
         if samples is None:

@@ -83,9 +83,12 @@ class SampleIds:
         return self.source_keys[ref.source], ref.epoch, ref.index, output
 
 
-_RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
-"""References computed at a time of each source: the first number; if there are so many sources that a lane would hold
-more than the third, fewer, down to the second."""
+_MAX_REFS_AHEAD = 256
+"""References of a source that are computed at a time."""
+_MIN_REFS_AHEAD = 16
+"""The same, if there are many sources."""
+_MAX_REFS_HELD = 1 << 14
+"""References that a lane holds of all sources, if each gets its minimum."""
 
 
 class Stream:
@@ -353,8 +356,8 @@ class Cursor:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
         self._num_lanes = self._rows[0].num_lanes
-        self._run_size = min(_RUN, max(_SHORTEST_RUN, _RUNS // len(self._rows)))
-        self._block: tuple[int, list[int]] = (-1, [])
+        self._run_size = min(_MAX_REFS_AHEAD, max(_MIN_REFS_AHEAD, _MAX_REFS_HELD // len(self._rows)))
+        self._draw_block: tuple[int, list[int]] = (-1, [])
         self.num_drawn = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
         self.seek({})
@@ -407,12 +410,12 @@ class Cursor:
 
     def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
         runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn
-        number, sources = self._block
+        number, sources = self._draw_block
         while len(drawn) < count and len(ended) < len(self._rows):
             if draw // DRAWS_PER_BLOCK != number:
                 number = draw // DRAWS_PER_BLOCK
-                sources = blend.block(self.lane, self._num_lanes, number).tolist()
-                self._block = number, sources
+                sources = blend.draw_block(self.lane, self._num_lanes, number).tolist()
+                self._draw_block = number, sources
             source = sources[draw % DRAWS_PER_BLOCK]
             draw += 1
             run = runs[source]

@@ -15,19 +15,19 @@ from bridge_data.order.row import Ints
 class OrderedRow:
     """The validation order: samples 0..`num_samples`-1 of all sources, front to back, as a row of one epoch.
 
-    A block is the `block_size` samples of one micro-batch. Blocks go to the lanes round-robin, so the micro-batches of
-    the job are the data set from start to end. The row starts with block `first_block`: after a reshard, the first
-    that no lane has touched; the lanes' inboxes have what is left before it.
+    Every `batch_size` of them are a micro-batch. Micro-batches go to the lanes round-robin, so those of the job are the
+    data set from start to end. The row starts with number `first_batch`: after a reshard, the first that no lane has
+    touched; the lanes' inboxes have what is left before it.
     """
 
-    def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:
+    def __init__(self, num_samples: int, num_lanes: int, batch_size: int, first_batch: int = 0) -> None:
         self.num_samples, self.num_lanes = num_samples, num_lanes
-        self.block_size, self.first_block = block_size, first_block
-        self.num_blocks = -(-num_samples // block_size)
+        self.batch_size, self.first_batch = batch_size, first_batch
+        self.num_batches = -(-num_samples // batch_size)
 
     def window(self, lane: int, shuffle: int, number: int) -> "OrderedWindow | None":
         """The lane's only window; None if the lane has no samples."""
-        size = self.num_samples_to(self.num_blocks, lane)
+        size = self.num_samples_to(self.num_batches, lane)
         return OrderedWindow(self, lane, size) if size else None
 
     def after(self, lane: int, shuffle: int, number: int) -> None:
@@ -36,30 +36,30 @@ class OrderedRow:
 
     def starts_at(self, shuffle: int) -> tuple[int, int]:
         """The smallest (epoch, index) of the row."""
-        return 0, self.first_block * self.block_size
+        return 0, self.first_batch * self.batch_size
 
     def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
         """(shuffle, window, offset) of the lane's sample number `count`; `ValueError` if there is none."""
-        missing = count - self.num_samples_to(self.num_blocks, lane)
+        missing = count - self.num_samples_to(self.num_batches, lane)
         if missing >= 0:
             raise ValueError(f"the lane ends {missing} samples before it")
         return shuffle, number, count
 
-    def num_samples_to(self, block: int, lane: int) -> int:
-        """The number of samples in the lane's blocks before `block`."""
-        blocks = -((self.first_block_of(lane) - min(block, self.num_blocks)) // self.num_lanes)
-        last = self.first_block_of(lane) + (blocks - 1) * self.num_lanes
-        missing = self.num_blocks * self.block_size - self.num_samples if last == self.num_blocks - 1 else 0
-        return blocks * self.block_size - missing if blocks > 0 else 0
+    def num_samples_to(self, batch: int, lane: int) -> int:
+        """The number of samples in the lane's micro-batches before number `batch`."""
+        batches = -((self.first_batch_of(lane) - min(batch, self.num_batches)) // self.num_lanes)
+        last = self.first_batch_of(lane) + (batches - 1) * self.num_lanes
+        missing = self.num_batches * self.batch_size - self.num_samples if last == self.num_batches - 1 else 0
+        return batches * self.batch_size - missing if batches > 0 else 0
 
-    def untouched_block(self, lane: int, taken: int) -> int:
-        """The block after the last one that a lane has touched, given how many samples it has taken."""
-        blocks = -(-taken // self.block_size)
-        return self.first_block_of(lane) + (blocks - 1) * self.num_lanes + 1 if blocks else self.first_block
+    def untouched_batch(self, lane: int, taken: int) -> int:
+        """The micro-batch after the last one that a lane has touched, given how many samples it has taken."""
+        batches = -(-taken // self.batch_size)
+        return self.first_batch_of(lane) + (batches - 1) * self.num_lanes + 1 if batches else self.first_batch
 
-    def first_block_of(self, lane: int) -> int:
-        """The first block of a lane."""
-        return self.first_block + (lane - self.first_block) % self.num_lanes
+    def first_batch_of(self, lane: int) -> int:
+        """The first micro-batch of a lane."""
+        return self.first_batch + (lane - self.first_batch) % self.num_lanes
 
 
 class OrderedWindow:
@@ -76,8 +76,8 @@ class OrderedWindow:
     def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples number `start` to `stop` - 1."""
         row = self._row
-        blocks, offsets = np.divmod(np.arange(start, min(stop, self._size), dtype=np.int64), row.block_size)
-        indices = (row.first_block_of(self._lane) + blocks * row.num_lanes) * row.block_size + offsets
+        batches, offsets = np.divmod(np.arange(start, min(stop, self._size), dtype=np.int64), row.batch_size)
+        indices = (row.first_batch_of(self._lane) + batches * row.num_lanes) * row.batch_size + offsets
         return np.zeros_like(indices), indices
 
 

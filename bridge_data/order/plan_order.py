@@ -22,9 +22,9 @@ from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
 from bridge_data.order.random_draws import check_weights, key64
-from bridge_data.order.resharding import TOLERATED, block_bounds, migrate, reshard_ordered, reshard_shuffled
+from bridge_data.order.resharding import TOLERATED, batch_bounds, migrate, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
-from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
+from bridge_data.order.state import Generation, LaneState, LoaderState, Resharded, has_started
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
@@ -71,7 +71,7 @@ class ShuffleSettings:
 
 
 class PlanOrder:
-    """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
+    """The training order of a plan, or, if `shuffle` is None, its validation order in micro-batches of `batch_size`.
 
     All lanes of a process share one order and its tables. `rule` makes the blend, if weights count something else
     than samples.
@@ -82,11 +82,11 @@ class PlanOrder:
         plan: Plan,
         seed: int,
         shuffle: ShuffleSettings | None,
-        block_size: int,
+        batch_size: int,
         rule: BlendRule | None = None,
     ) -> None:
         self.shuffle, self.rule = shuffle, rule
-        self._plan, self._seed, self._block_size = plan, seed, block_size
+        self._plan, self._seed, self._batch_size = plan, seed, batch_size
         self.source_labels = [source.name for source in plan.sources]
         """What messages call the sources."""
         self.sizes = [source.num_samples for source in plan.sources]
@@ -170,18 +170,20 @@ class PlanOrder:
             return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
 
-    def samples_of_lanes(self, generation: Generation, resharded: Sequence[int] = ()) -> Ints | None:
+    def samples_of_lanes(self, generation: Generation, resharded: Resharded | None = None) -> Ints | None:
         """The samples that each lane of a generation draws until the data end, after a reshard with that of the state.
-        None if they do not end; where counting takes long, as of over a million chunks; or where lanes get blocks in
-        turn."""
-        num_lanes, num_given = generation[0], resharded[1:]
+        None if they do not end; where counting takes long, as of over a million chunks; or where lanes get
+        micro-batches in turn."""
+        num_lanes, num_given = generation[0], [] if resharded is None else resharded.num_given
         found = np.zeros(num_lanes, dtype=np.int64)
         if self.shuffle is None:
-            if not num_given:
+            if resharded is None or not num_given:
                 return None
             ordered = self._ordered_row(generation)
-            found += np.roll(np.diff(block_bounds(sum(num_given), num_lanes, ordered.block_size)), resharded[0])
-            found += [ordered.num_samples_to(ordered.num_blocks, lane) for lane in range(num_lanes)]
+            found += np.roll(
+                np.diff(batch_bounds(sum(num_given), num_lanes, ordered.batch_size)), resharded.num_handed_out
+            )
+            found += [ordered.num_samples_to(ordered.num_batches, lane) for lane in range(num_lanes)]
             return found
         if self.shuffle.repeat:
             return None
@@ -279,8 +281,8 @@ class PlanOrder:
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
-        num_lanes, [[first_block]] = generation
-        return OrderedRow(sum(self.sizes), num_lanes, self._block_size, first_block)
+        num_lanes, [[first_batch]] = generation
+        return OrderedRow(sum(self.sizes), num_lanes, self._batch_size, first_batch)
 
     def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""

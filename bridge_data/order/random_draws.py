@@ -1,27 +1,28 @@
 """Keyed randomness: random numbers, permutations, and the blend, which says from which source a draw comes.
 
 Reads integers that name a random event (seed, source, epoch, ...), and the weights of sources. Returns 64-bit keys,
-random numbers, the permutation of 0..n-1 that belongs to a key; the sources of any block of 64 draws of any lane, and
-how often each source was drawn before any draw. All of it is arithmetic, without a table or a replay. Results are the
-same on every platform and in every release. That is why the arithmetic is our own: numpy's generators may change their
-streams between versions, and a resumed run must continue the order it left. At every multiple of 64 draws of a lane,
-each source is within 3.4 draws of its exact share; with scheduled weights, within each phase.
+random numbers, the permutation of 0..n-1 that belongs to a key; the sources of any 64 draws of any lane that begin at a
+multiple of 64, and how often each source was drawn before any draw. All of it is arithmetic, without a table or a
+replay. Results are the same on every platform and in every release. That is why the arithmetic is our own: numpy's
+generators may change their streams between versions, and a resumed run must continue the order it left. At every
+multiple of 64 draws of a lane, each source is within 3.4 draws of its exact share; with scheduled weights, within each
+phase.
 
 A permutation of up to `TABLE_LIMIT` elements is the argsort of keyed random numbers. A larger one is a generalised
 Feistel network over a x a with a = ceil(sqrt n), with cycle walking until the result is below n. Six rounds: fewer
 leave visible structure. For small n any number of rounds leaves some, hence the table.
 
 The sources of a blend are the leaves of a Huffman tree, so frequent sources are near the root. Every node splits its
-draws by Bresenham's rule in 64-bit fixed point: of its first n draws, floor((n * share + phase) / 2^64) go to the
+draws by Bresenham's rule in 64-bit fixed point: of its first n draws, floor((n * share + offset) / 2^64) go to the
 lighter child. Each block of 64 draws is then shuffled by a key, so that no source comes at regular intervals.
 
 Why 3.4: a node is off by less than 1 draw, and in a Huffman tree an inner node inherits at most 2/3 of its parent's
-error and 2/5 of its grandparent's. The phases of the lanes are spread evenly, at each depth by the square root of
+error and 2/5 of its grandparent's. The offsets of the lanes are spread evenly, at each depth by the square root of
 another prime, so that the errors of lanes in lockstep cancel: 1,000 lanes together were within 30 draws in all trials.
 
 Source: splitmix64 (Steele, Lea, Flood 2014) for the finaliser, with golden-ratio increments; Black and Rogaway,
 "Ciphers with arbitrary finite domains" (2002), for cycle walking; Bresenham (1965) for the split, Huffman (1952) for
-the tree, Kronecker sequences for the phases.
+the tree, Kronecker sequences for the offsets.
 """
 
 import bisect
@@ -45,18 +46,18 @@ _ROUNDS = 6
 U64Array = NDArray[np.uint64]
 
 DRAWS_PER_BLOCK = 64
-"""Sources are drawn in blocks of so many; these have nothing to do with the blocks in which samples are read."""
+"""Sources are drawn in blocks of so many draws; "block" alone means samples that are read together."""
 
 _FRACTION_BITS = 64
 _UNKEYED = np.arange(1, DRAWS_PER_BLOCK + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 """Combined with a key and splitmix64: one random number per draw of a block, to shuffle it."""
 
 _PRIMES = (593, 109, 433, 83, 367, 569, 613, 307, 673, 11, 283, 487, 271, 499, 347, 199)
-"""For the phases at depths 1, 2, ..., cyclically. Found by search: no sum of small multiples of neighbouring square
+"""For the offsets at depths 1, 2, ..., cyclically. Found by search: no sum of small multiples of neighbouring square
 roots is nearly an integer. Such a sum (sqrt(19) + 2 sqrt(17) - sqrt(13) = 8.9996) would give many lanes the same error.
 """
 
-_BLOCK_STAGE, _NODE_STAGE = 3, 4
+_DRAW_BLOCK_STAGE, _NODE_STAGE = 3, 4
 
 
 Phase: TypeAlias = tuple[int, Sequence[float]]
@@ -153,7 +154,7 @@ class BlendNode(NamedTuple):
     """The lighter child's fraction of the draws, at least 2^-64. This and the next two are 64-bit fixed point."""
     key: int
     step: int
-    """A lane's phase is key + lane * step. The root has step 0, and phase (lane + 1/2) / num_lanes."""
+    """A lane's offset is key + lane * step. The root has step 0, and offset (lane + 1/2) / num_lanes."""
     lighter: int
     heavier: int
 
@@ -180,12 +181,12 @@ class Blend:
         self._num_sources, self._seed = len(weights), seed
         self.root, self.nodes = _tree(_integers(weights), seed)
 
-    def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
+    def draw_block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
         sources: list[int] = []
         for source, count in self._split(lane, num_lanes, number * DRAWS_PER_BLOCK, DRAWS_PER_BLOCK):
             sources += [source] * count
-        key = np.uint64(key64(self._seed, _BLOCK_STAGE, lane, number))
+        key = np.uint64(key64(self._seed, _DRAW_BLOCK_STAGE, lane, number))
         return np.array(sources, dtype=np.int64)[np.argsort(splitmix64(_UNKEYED ^ key))]
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
@@ -195,19 +196,19 @@ class Blend:
         for source, count in self._split(lane, num_lanes, 0, number * DRAWS_PER_BLOCK):
             counts[source] = count
         if rest:
-            counts += np.bincount(self.block(lane, num_lanes, number)[:rest], minlength=self._num_sources)
+            counts += np.bincount(self.draw_block(lane, num_lanes, number)[:rest], minlength=self._num_sources)
         return counts
 
     def _split(self, lane: int, num_lanes: int, first: int, count: int) -> list[tuple[int, int]]:
         """(source, number of draws) for the draws `first` to `first + count - 1` of `lane`."""
         if self.root < 0:
             return [(~self.root, count)]
-        nodes, root_phase = self.nodes, ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
+        nodes, root_offset = self.nodes, ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
         drawn, todo = [], [(self.root, first, count)]
         while todo:
             number, first, count = todo.pop()
             share, key, step, lighter, heavier = nodes[number]
-            end = first * share + ((key + lane * step) & MASK if step else root_phase)
+            end = first * share + ((key + lane * step) & MASK if step else root_offset)
             begin = end >> _FRACTION_BITS
             taken = ((end + count * share) >> _FRACTION_BITS) - begin
             if taken:
@@ -242,10 +243,10 @@ class Schedule:
         shifted._num_drawn = num_drawn
         return shifted
 
-    def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
+    def draw_block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
         drawn = self._num_drawn + number * DRAWS_PER_BLOCK * num_lanes
-        return self.blend_of(bisect.bisect_right(self._starts, drawn) - 1).block(lane, num_lanes, number)
+        return self.blend_of(bisect.bisect_right(self._starts, drawn) - 1).draw_block(lane, num_lanes, number)
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
         """How often each source was drawn in the first `draws` draws of `lane`."""
@@ -301,5 +302,5 @@ def _tree(weights: Sequence[int], seed: int) -> tuple[int, list[BlendNode]]:
 
 
 def _step(depth: int) -> int:
-    """How much the phases of neighbouring lanes differ at a depth: the fractional part of a square root."""
+    """How much the offsets of neighbouring lanes differ at a depth: the fractional part of a square root."""
     return math.isqrt(_PRIMES[depth % len(_PRIMES) - 1] << (2 * _FRACTION_BITS)) & MASK if depth else 0

@@ -28,7 +28,7 @@ from bridge_data.order.cursor import BEGINNING, Cursor, Entry, SampleBlend, cut_
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
-from bridge_data.order.state import Generation, LaneState, LoaderState, has_started
+from bridge_data.order.state import Generation, LaneState, LoaderState, Resharded, has_started
 
 T = TypeVar("T")
 
@@ -167,28 +167,28 @@ def reshard_ordered(
 ) -> LoaderState:
     """Reshard a validation order; `firsts` are the numbers in the current `row` of each source's first sample.
 
-    The new lanes take blocks round-robin from the first block that no lane has touched. If nothing is left before it,
-    as without filters and packing, the order of the job does not change. What is left before it is assigned in whole
-    blocks, starting with the lane whose turn it is.
+    The new lanes take micro-batches round-robin from the first one that no lane has touched. If nothing is left before
+    it, as without filters and packing, the order of the job does not change. What is left before it is assigned in
+    whole micro-batches, starting with the lane whose turn it is.
     """
     old = _OldLanes(state, make_cursor)
     taken = old.positions(0)[:, 2].tolist()
-    first_block = max(row.untouched_block(lane, taken[lane]) for lane in range(len(old)))
+    first_batch = max(row.untouched_batch(lane, taken[lane]) for lane in range(len(old)))
     left: list[Entry] = []
     for lane in range(len(old)):
         if refs := [[epoch, firsts[source] + index, output] for source, epoch, index, output in old.loose(lane)]:
             left.append(refs)
         left += old.inbox(lane, 0)
-        before = row.num_samples_to(first_block, lane) - taken[lane]
+        before = row.num_samples_to(first_batch, lane) - taken[lane]
         left += [[len(state.generations) - 1, lane, 0, 0, taken[lane], 0, before]] if before > 0 else []
-    shares = assign_blocks(left, num_lanes, row.block_size, first_lane=old.next_number % num_lanes)
+    shares = assign_batches(left, num_lanes, row.batch_size, first_lane=old.next_number % num_lanes)
     assigned: dict[int, LaneState] = {
         lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
         for lane, share in enumerate(shares)
     }
     used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
     given = sum(map(entry_size, left))
-    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_block]]), [given]), used)
+    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_batch]]), [given]), used)
 
 
 def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
@@ -198,21 +198,21 @@ def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> 
     return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
 
 
-def assign_blocks(entries: Sequence[Entry], num_lanes: int, block_size: int, *, first_lane: int) -> list[list[Entry]]:
-    """Cut inbox entries into one run of whole blocks per lane, starting with `first_lane`.
+def assign_batches(entries: Sequence[Entry], num_lanes: int, batch_size: int, *, first_lane: int) -> list[list[Entry]]:
+    """Cut inbox entries into one run of whole micro-batches per lane, starting with `first_lane`.
 
-    Numbers of blocks are equal to one, the first lanes have more; the very last block may be incomplete.
+    Their numbers are equal to one, the first lanes have more; the very last micro-batch may be incomplete.
     """
     ends = [0, *itertools.accumulate(map(entry_size, entries))]
-    bounds = block_bounds(ends[-1], num_lanes, block_size)
+    bounds = batch_bounds(ends[-1], num_lanes, batch_size)
     shares = [_between(entries, ends, *bound) for bound in itertools.pairwise(bounds)]
     return [shares[(lane - first_lane) % num_lanes] for lane in range(num_lanes)]
 
 
-def block_bounds(num_samples: int, num_lanes: int, block_size: int) -> list[int]:
-    """Where the runs of `assign_blocks` begin, and where the last one ends."""
-    each, more = divmod(-(-num_samples // block_size), num_lanes)
-    return [min(num_samples, (turn * each + min(turn, more)) * block_size) for turn in range(num_lanes + 1)]
+def batch_bounds(num_samples: int, num_lanes: int, batch_size: int) -> list[int]:
+    """Where the runs of `assign_batches` begin, and where the last one ends."""
+    each, more = divmod(-(-num_samples // batch_size), num_lanes)
+    return [min(num_samples, (turn * each + min(turn, more)) * batch_size) for turn in range(num_lanes + 1)]
 
 
 def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: int) -> list[Entry]:
@@ -321,7 +321,7 @@ class _OldLanes:
             micro_batch_index=number,
             lanes=lanes,
             drawn_before=max(0, drawn),
-            resharded=[number, *(count for count in given if count)] if self._state.is_finite else [],
+            resharded=Resharded(number, [count for count in given if count]) if self._state.is_finite else None,
         )
 
 

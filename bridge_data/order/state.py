@@ -51,7 +51,7 @@ class LaneState(CursorState, total=False):
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
-block]]). Every reshard starts a new generation."""
+micro-batch]]). Every reshard starts a new generation."""
 
 
 Differences: TypeAlias = Iterable[tuple[str, str]]
@@ -61,6 +61,15 @@ _LESS_STRICT = (
     "\nTo continue with other weights, added data sets or another batch size: strict=False "
     "(of the DataModule: strict_restore=False)"
 )
+
+
+class Resharded(NamedTuple):
+    """What lanes got at a reshard, by which a limit on micro-batches is divided among them."""
+
+    num_handed_out: int
+    """The micro-batches handed out before it."""
+    num_given: list[int]
+    """The samples that inboxes got, of each source of which they got some."""
 
 
 def has_started(lane: LaneState) -> bool:
@@ -92,9 +101,8 @@ class LoaderState:
     """How often a pass that repeats finite data a fixed number of times has restarted it."""
     skips: StepSkips | None = None
     """The micro-batches that no rank gets, also those that are over; None if there are none."""
-    resharded: list[int] = dataclasses.field(default_factory=list)
-    """Of data that end, at the last reshard of this pass: the micro-batches handed out before it, then the samples that
-    inboxes got of each source of which they got some. A limit on micro-batches is divided among the lanes by it."""
+    resharded: Resharded | None = None
+    """Of data that end: the last reshard of this pass, if there was one."""
 
     @property
     def num_lanes(self) -> int:
@@ -269,6 +277,10 @@ _AS_PLAIN_DATA = {
         lambda lanes: {str(lane): state for lane, state in lanes.items()},
         lambda saved: {int(lane): state for lane, state in saved.items()},
     ),
+    "resharded": _PlainData(
+        lambda resharded: resharded and [resharded.num_handed_out, *resharded.num_given],
+        lambda saved: Resharded(saved[0], saved[1:]),
+    ),
     "skips": _PlainData(
         lambda skips: [list(one) for one in skips.ranges],
         lambda saved: StepSkips.of([SkippedRange(*one) for one in saved]),
@@ -397,8 +409,8 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     same = [name for name in _FIELDS if name not in _OF_A_RANK]
     if merged.is_finite:
         same = [name for name in same if name not in _OF_A_STEP]
-        slots = [part.micro_batch_index for part in parts if not part.ended]
-        merged.micro_batch_index = min(slots) if slots else max(part.micro_batch_index for part in parts)
+        indices = [part.micro_batch_index for part in parts if not part.ended]
+        merged.micro_batch_index = min(indices) if indices else max(part.micro_batch_index for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
     for of, part in zip(names, parts, strict=True):
         check_same_run(part.fingerprint, merged.fingerprint, of, names[0])
@@ -434,7 +446,7 @@ def check_same_run(fingerprint: dict[str, Any], first: dict[str, Any], name: str
 
 
 def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
-    """Check that the states of finite data are of one step: as ranks skip lanes that have ended, their slots may
+    """Check that the states of finite data are of one step: as ranks skip lanes that have ended, their indices may
     differ, but those that go on have handed out equally many micro-batches (one more or less after a reshard)."""
     going_on = [(of, part) for of, part in zip(names, parts, strict=True) if not part.ended]
     for of, part in going_on[1:]:

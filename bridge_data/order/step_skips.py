@@ -49,7 +49,8 @@ class StepSkips:
 
     @classmethod
     def of_steps(cls, first_micro_batch: Callable[[int], int], skip_steps: Sequence[Any]) -> Self | None:
-        """Steps as options give them; `first_micro_batch` returns the micro-batch with which a step begins.
+        """Steps as options give them; `first_micro_batch` returns the index of the micro-batch with which a step
+        begins.
 
         Raises:
             ConfigError: naming the option, if steps are not numbers, reversed, or overlap.

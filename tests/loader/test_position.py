@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.loader.loader import Position
-from bridge_data.order.state import LaneState, LoaderState, merge_states
+from bridge_data.order.state import LaneState, LoaderState, Resharded, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 
@@ -15,13 +15,13 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
         while (lane := position.turn()) is not None and done(position, lane) == lengths[lane]:
             position.end_lane(state_after(done(position, lane)))
     own = [None if position.turn() is None else position.next_index() for position in positions]
-    agreed = min((slot for slot in own if slot is not None), default=None)
+    agreed = min((index for index in own if index is not None), default=None)
     if agreed is None:
         return None
     served = []
-    for position, slot in zip(positions, own, strict=True):
+    for position, index in zip(positions, own, strict=True):
         lane = position.turn()
-        if slot == agreed and lane is not None:
+        if index == agreed and lane is not None:
             served.append((lane, done(position, lane)))
             position.advance(state_after(done(position, lane) + 1))
         else:
@@ -63,7 +63,7 @@ def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
     skips = StepSkips.of([SkippedRange(20, 24)])
     before = LoaderState(
         FINGERPRINT, [(4, GEOMETRY)], 8, lanes, drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1},
-        repetition=2, skips=skips, resharded=[4, 1],
+        repetition=2, skips=skips, resharded=Resharded(4, [1]),
     )  # fmt: skip
     assert all(getattr(before, field.name) for field in dataclasses.fields(before))
     position, own = Position(config(0, 4, 0, 2), before, 100), LaneState(draws=9, cursors={}, micro_batches=3)

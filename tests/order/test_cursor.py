@@ -82,34 +82,34 @@ def test_a_cursor_restored_at_its_end_stays_there() -> None:
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     lanes=st.integers(1, 7),
-    block=st.integers(1, 6),
+    size=st.integers(1, 6),
     before=st.integers(0, 9),
 )
-def test_ordered_blocks_of_the_lanes_in_turn_are_the_data_front_to_back(
-    sizes: list[int], lanes: int, block: int, before: int
+def test_ordered_micro_batches_of_the_lanes_in_turn_are_the_data_front_to_back(
+    sizes: list[int], lanes: int, size: int, before: int
 ) -> None:
-    row = OrderedRow(sum(sizes), lanes, block)
-    blocks = []
+    row = OrderedRow(sum(sizes), lanes, size)
+    batches = []
     for lane in range(lanes):
         cursor, other = (OrderedCursor(sizes, [row], lane) for _ in range(2))
         stream = drain(cursor, before)
         other.seek(cursor.state())
         stream += drain(other)
-        blocks.append([stream[i : i + block] for i in range(0, len(stream), block)])
+        batches.append([stream[i : i + size] for i in range(0, len(stream), size)])
     in_turn = []
-    for number in range(max(map(len, blocks))):
-        in_turn += [ref for lane in blocks if number < len(lane) for ref in lane[number]]
+    for number in range(max(map(len, batches))):
+        in_turn += [ref for lane in batches if number < len(lane) for ref in lane[number]]
     assert in_turn == [SampleRef(source, 0, index) for source, size in enumerate(sizes) for index in range(size)]
 
 
-@given(num_lanes=st.integers(1, 7), first_block=st.integers(0, 20), lane=st.integers(0, 6), taken=st.integers(0, 40))
-def test_the_block_after_the_last_one_touched_is_untouched(
-    num_lanes: int, first_block: int, lane: int, taken: int
+@given(num_lanes=st.integers(1, 7), first_batch=st.integers(0, 20), lane=st.integers(0, 6), taken=st.integers(0, 40))
+def test_the_micro_batch_after_the_last_one_touched_is_untouched(
+    num_lanes: int, first_batch: int, lane: int, taken: int
 ) -> None:
-    row = OrderedRow(1_000, num_lanes, 3, first_block)
+    row = OrderedRow(1_000, num_lanes, 3, first_batch)
     stream = Stream(row, lane % num_lanes)
     touched = [int(index) // 3 for index in stream.take(taken)[1]] if taken else []
-    assert row.untouched_block(lane % num_lanes, taken) == max(touched, default=first_block - 1) + 1
+    assert row.untouched_batch(lane % num_lanes, taken) == max(touched, default=first_batch - 1) + 1
 
 
 def row_of(first_epoch: int = 0, num_epochs: int | None = None) -> Row:

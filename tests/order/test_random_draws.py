@@ -70,7 +70,7 @@ def test_every_source_has_its_share_at_every_block_of_a_lane(
     ("weights", "lanes", "seed", "blocks"),
     [
         *((weights, 8, 2, blocks) for weights in FAMILIES.values() for blocks in (1, 17, 15_625_000_000)),
-        # where phases by the square roots of 2, 3, 5, ..., or random ones, are off by 35 to 41
+        # where offsets by the square roots of 2, 3, 5, ..., or random ones, are off by 35 to 41
         ([1 / k for k in range(1, 256)], 1_000, 274_509, 57_950),
         ([k**-0.5 for k in range(1, 192)], 1_000, 117_231, 437_272),
         (FAMILIES["9 orders of magnitude"], 1_000, 52_388, 10_853),
@@ -113,20 +113,20 @@ def test_10000_sources_take_little_memory_and_hold_their_shares() -> None:
 @given(weights=WEIGHTS, factor=st.sampled_from([2, 8, 0.25]))
 def test_only_the_ratios_of_weights_count(weights: list[float], factor: float) -> None:
     blends = [Blend(weights, seed=5), Blend([weight * factor for weight in weights], seed=5)]
-    first, second = ([blend.block(2, 4, number).tolist() for number in range(5)] for blend in blends)
+    first, second = ([blend.draw_block(2, 4, number).tolist() for number in range(5)] for blend in blends)
     assert first == second
 
 
 def test_a_source_without_weight_is_not_drawn() -> None:
     assert Blend([1, 0, 3, 0.0], seed=1).counts(0, 4, 10**9).tolist() == [250_000_000, 0, 750_000_000, 0]
-    assert set(Blend([0, 0, 5], seed=1).block(3, 4, 9).tolist()) == {2}
+    assert set(Blend([0, 0, 5], seed=1).draw_block(3, 4, 9).tolist()) == {2}
 
 
 def test_draws_within_a_block_are_shuffled() -> None:
     blend = Blend([1, 1], seed=1)
-    blocks = {tuple(blend.block(0, 1, number).tolist()) for number in range(100)}
+    blocks = {tuple(blend.draw_block(0, 1, number).tolist()) for number in range(100)}
     assert len(blocks) == 100
-    drawn = np.concatenate([blend.block(0, 1, number) for number in range(100)])
+    drawn = np.concatenate([blend.draw_block(0, 1, number) for number in range(100)])
     assert {1, 2, 3, 4} <= set(np.diff(np.flatnonzero(drawn == 1)).tolist())
 
 
@@ -135,7 +135,7 @@ def test_lanes_do_not_bunch() -> None:
     blend = Blend([0.999, 0.001], seed=1)
     first = []
     for lane in range(8):
-        drawn = np.concatenate([blend.block(lane, 8, number) for number in range(40)])
+        drawn = np.concatenate([blend.draw_block(lane, 8, number) for number in range(40)])
         first.append(int(np.argmax(drawn == 1)))
     assert len(set(first)) == 8
 
@@ -147,7 +147,7 @@ PHASES = st.lists(st.integers(1, 200_000), max_size=3, unique=True).flatmap(
 
 
 def drawn(schedule: Schedule, lane: int, lanes: int, draws: int) -> list[int]:
-    blocks = [schedule.block(lane, lanes, number) for number in range(-(-draws // DRAWS_PER_BLOCK))]
+    blocks = [schedule.draw_block(lane, lanes, number) for number in range(-(-draws // DRAWS_PER_BLOCK))]
     return np.concatenate(blocks)[:draws].tolist() if blocks else []
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, merge_states
 from bridge_data.order.cursor import Entry, entry_size
-from bridge_data.order.resharding import assign, assign_blocks
+from bridge_data.order.resharding import assign, assign_batches
 from tests.lanes.test_lane import EarlyEnd
 from tests.prepared import train_dataset, write_pair
 from tests.properties.jobs import Encoder, Job
@@ -33,20 +33,20 @@ def test_shares_are_equal_and_lose_nothing(entries: list[Entry], num_lanes: int)
     assert refs == [ref for entry in entries if isinstance(entry[0], list) for ref in entry]
 
 
-@given(entries=ENTRIES, num_lanes=st.integers(1, 20), block_size=st.integers(1, 7), turn=st.integers(0, 19))
-def test_shares_in_blocks_are_those_of_the_slots_to_come(
-    entries: list[Entry], num_lanes: int, block_size: int, turn: int
+@given(entries=ENTRIES, num_lanes=st.integers(1, 20), batch_size=st.integers(1, 7), turn=st.integers(0, 19))
+def test_shares_in_batches_are_those_of_the_slots_to_come(
+    entries: list[Entry], num_lanes: int, batch_size: int, turn: int
 ) -> None:
     first_lane = turn % num_lanes
-    shares = assign_blocks(entries, num_lanes, block_size, first_lane=first_lane)
+    shares = assign_batches(entries, num_lanes, batch_size, first_lane=first_lane)
     sizes = [sum(map(entry_size, share)) for share in shares]
     total = sum(map(entry_size, entries))
     expected = [0] * num_lanes
-    for block in range(-(-total // block_size)):
-        expected[(first_lane + block) % num_lanes] += 1
-    assert [-(-size // block_size) for size in sizes] == expected
+    for batch in range(-(-total // batch_size)):
+        expected[(first_lane + batch) % num_lanes] += 1
+    assert [-(-size // batch_size) for size in sizes] == expected
     assert sum(sizes) == total
-    assert sum(size % block_size > 0 for size in sizes) <= 1
+    assert sum(size % batch_size > 0 for size in sizes) <= 1
 
 
 @pytest.fixture(scope="module")

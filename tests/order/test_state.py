@@ -9,7 +9,7 @@ import torch
 
 from bridge_data.errors import StateError
 from bridge_data.loader.rank_states import rank_names
-from bridge_data.order.state import LoaderState, merge, merge_states
+from bridge_data.order.state import LoaderState, Resharded, merge, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 
 FINGERPRINT = {
@@ -38,7 +38,7 @@ def test_all_fields_are_saved_and_empty_ones_left_out(tmp_path: Path) -> None:
     skips = StepSkips.of([SkippedRange(20, 24)])
     full = dataclasses.replace(
         state(0, 2), drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1}, repetition=2, skips=skips,
-        resharded=[4, 1],
+        resharded=Resharded(4, [1]),
     )  # fmt: skip
     names = {field.name for field in dataclasses.fields(full)}
     assert all(getattr(full, name) for name in names)

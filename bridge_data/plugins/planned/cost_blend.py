@@ -180,13 +180,13 @@ class LaneDraws:
         self.drawn = dict(drawn)
         self._blend = blend
         self._lines = [blend.line(source, num_lanes) for source in range(len(blend.costs))]
-        self._phases = [(key + lane * key64(key)) & MASK for key in blend.keys]
+        self._offsets = [(key + lane * key64(key)) & MASK for key in blend.keys]
         self._known: dict[int, list[tuple[int | None, int]]] = {}
         """(time, cost) of the next samples of a source, in reverse order."""
         self._heap: list[tuple[int, int]] = []
-        for source, (phase, mean) in enumerate(zip(self._phases, blend.means, strict=True)):
+        for source, (offset, mean) in enumerate(zip(self._offsets, blend.means, strict=True)):
             cost = self.drawn.get(str(source))
-            position = (phase >> (64 - _POSITION_BITS)) * mean if cost is None else cost << _POSITION_BITS
+            position = (offset >> (64 - _POSITION_BITS)) * mean if cost is None else cost << _POSITION_BITS
             time = self._lines[source].time(position)
             if time is not None:
                 self._heap.append((time, source))
@@ -204,7 +204,7 @@ class LaneDraws:
         name, mean = str(source), self._blend.means[source]
         costs = np.where(is_whole, self._blend.costs[source].take(indices, self._blend.unit), 0)
         before = self.drawn.get(name, 0) + np.cumsum(costs) - costs
-        spread = (uniform64(before, self._blend.keys[source]) + np.uint64(self._phases[source])) >> np.uint64(
+        spread = (uniform64(before, self._blend.keys[source]) + np.uint64(self._offsets[source])) >> np.uint64(
             64 - _POSITION_BITS
         )
         half = 1 << (_POSITION_BITS - 1)
