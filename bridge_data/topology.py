@@ -83,12 +83,13 @@ class WorkerConfig:
 
     `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
-    whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
-    later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, as many as
-    workers; and one, if the training data have too few samples for more (see `for_samples`). Both are logged. Samples
-    stored next to each other are read together; a process (a worker, or this one without workers) keeps at most
-    `max_open_bytes` of them until they are needed. Sources that do not fit are read sample by sample. `seed_offset` is
-    the seed of order and augmentation. `worker_log_level` and `worker_debug_path` have no effect (see `ignored`).
+    whole job, a multiple of `world_size`. A resumed run keeps it, unless another one is given or the ranks cannot share
+    the lanes equally: then the data are resharded. By default a rank has 8 lanes, so that 0 to 8
+    workers give the same sequence; with more workers, as many as workers; and one, if the training data have too few
+    samples for more (see `for_samples`). Both are logged. Samples stored next to each other are read together; a
+    process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
+    Sources that do not fit are read sample by sample. `seed_offset` is the seed of order and augmentation.
+    `worker_log_level` and `worker_debug_path` have no effect (see `ignored`).
 
     >>> config = WorkerConfig(rank=1, world_size=2, num_workers=4, num_lanes=16)
     >>> list(config.lanes)

@@ -258,7 +258,7 @@ def follow(
     step. After a restore, first convert the trainer's own numbers; `loaded_in_epoch` is then the number of
     micro-batches of all ranks in its epoch."""
     if loaded_in_epoch is not None:
-        _set_progress(trainer, loader.first_micro_batch, loaded_in_epoch, world_size, num_micro_batches)
+        _set_progress(trainer, loader.num_handed_out_before, loaded_in_epoch, world_size, num_micro_batches)
     loader.follow(functools.partial(num_trained, trainer), functools.partial(num_in_step, trainer, num_micro_batches))
 
 

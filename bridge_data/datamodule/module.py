@@ -258,7 +258,7 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
     def init_consumed_samples(self) -> int:
         """The samples (with packing: packs) of the whole job that were consumed before this run."""
         if self.train_dataloader_object is not None:
-            return int(self.train_dataloader_object.first_micro_batch * self.micro_batch_size)
+            return int(self.train_dataloader_object.num_handed_out_before * self.micro_batch_size)
         return 0 if self._loaded_state is None else self._loaded_state.num_handed_out * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:

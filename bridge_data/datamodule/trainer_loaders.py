@@ -21,7 +21,7 @@ from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_state
+from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_whole_state
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.samples.collation import with_tensors
@@ -106,8 +106,8 @@ class EnergonDataloader(Iterator[Any]):
         self._num_before, self._num_drawn = 0, 0
         # The states before each batch of the current step, then before each batch not delivered yet.
         self._states: collections.deque[LoaderState] = collections.deque()
-        self.first_micro_batch = 0
-        """The number, in the whole job, of the first micro-batch after the last restore."""
+        self.num_handed_out_before = 0
+        """How many micro-batches the job had handed out at the last restore; skipped ones are not among them."""
         self.num_draws = 0
         """Batches drawn from this object."""
 
@@ -183,7 +183,7 @@ class EnergonDataloader(Iterator[Any]):
                 stacklevel=2,
             )
         dataset = self.dataloader.dataset
-        return gather_state(own, dataset.worker_config, dataset.extras).to_dict()
+        return gather_whole_state(own, dataset.worker_config, dataset.extras).to_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
@@ -210,10 +210,15 @@ class EnergonDataloader(Iterator[Any]):
         if not strict:
             self._check_batch_size(own)
         self._restore(own, strict=strict)
-        self.first_micro_batch = own.num_handed_out
+        self.num_handed_out_before = own.num_handed_out
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
-        """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""
+        """Wait until the workers have loaded the dataset, as the first batch does; False if that takes longer, or there
+        are none.
+
+        Raises:
+            WorkerError: if a worker cannot load it.
+        """
         return self.dataloader.wait_for_workers(timeout_s)
 
     def close(self) -> None:

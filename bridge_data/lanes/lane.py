@@ -114,7 +114,7 @@ class Lane:
         self._survivals = Survivals(number, num_lanes, sources)
         self._kept = self._survivals.kept
         stacks = self._batches_samples and work.only_stacks
-        filtering = extras if extras is not None and extras.leave_out else None
+        filtering = extras if extras is not None and extras.may_leave_out else None
         maker = work.maker if wrap is None else wrap(_upcoming_of(self))
         self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.pack_source: PackSource | None = None if open_pack_source is None else open_pack_source(self.feed)

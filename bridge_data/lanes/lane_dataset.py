@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
@@ -28,7 +28,7 @@ from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane import Lane, Upcoming
 from bridge_data.lanes.maker import Batching, EncodingMaker, Maker, Watch, Work
-from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, MakerWrapper, UpcomingSamples, wrapped
+from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
@@ -393,8 +393,9 @@ class LaneDataset:
         work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
         ahead = None
         if self.is_remote:
-            kept = self.wrappers if opened.observer is None else ()  # who observes sees all work
-            unread = [one for one in (extras, *kept) if isinstance(one, Container)]
+            kept: Sequence[object] = self.wrappers if opened.observer is None else ()  # who observes sees all work
+            unread = [] if extras is None else [extras.is_left_out]
+            unread += [one.has for one in kept if isinstance(one, KeepsSamples)]
             ahead = ReadAhead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
         batching, pack_sources = self.batching, self.pack_sources
 

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from bridge_data.counts import COUNTS
 from bridge_data.lanes.maker import EncodingMaker, Made, Maker, Outputs, SampleTimes, Watch, mark, outputs_of
@@ -140,6 +140,14 @@ process that runs it. What it counts in `COUNTS.others` comes to the trainer, as
 
     dataset = dataset.changed(wrappers=(*dataset.wrappers, Counting))
 """
+
+
+@runtime_checkable
+class KeepsSamples(Protocol):
+    """A `MakerWrapper` that has some samples without a read, which a `ReadAhead` therefore does not announce."""
+
+    def has(self, ref: SampleRef) -> bool:
+        """Whether it has a sample now."""
 
 
 def wrapped(wrappers: Sequence[MakerWrapper], lane: LaneView) -> Maker:

@@ -16,7 +16,7 @@ one. Fetched all at once, they would saturate network and cores for a while, and
 import collections
 import functools
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from bridge_data import storage
@@ -62,11 +62,11 @@ MAX_OPEN_BLOCKS = 1 << 18
 
 
 class ReadAhead:
-    """Announces what a lane will read. `readers` are those of the sources; `num_lanes` run in this process; samples in
-    any of `unread` are not read, as far as is known."""
+    """Announces what a lane will read. `readers` are those of the sources; `num_lanes` run in this process; samples for
+    which any of `unread` is true are not read, as far as is known."""
 
     def __init__(
-        self, readers: Sequence[SourceReader], num_lanes: int = 1, unread: Sequence[Container[SampleRef]] = ()
+        self, readers: Sequence[SourceReader], num_lanes: int = 1, unread: Sequence[Callable[[SampleRef], bool]] = ()
     ) -> None:
         self._readers, self._max_bytes, self._unread = readers, AHEAD_BYTES // num_lanes, unread
         self._scout: Cursor
@@ -167,10 +167,10 @@ class ReadAhead:
         reader = self._readers[ref.source]
         block = reader.block(ref.index)
         if block is None:
-            return () if any(ref in one for one in self._unread) else reader.byte_ranges(ref.index)
+            return () if any(is_unread(ref) for is_unread in self._unread) else reader.byte_ranges(ref.index)
         name = ref.source, ref.epoch, block.start
         num_left, comes_whole = self._open.pop(name, (len(block), None))
-        is_read, whole = not any(ref in one for one in self._unread), None
+        is_read, whole = not any(is_unread(ref) for is_unread in self._unread), None
         if is_read and comes_whole is None:
             whole = reader.block_bytes(block)
             comes_whole = whole is not None

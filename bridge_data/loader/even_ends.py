@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger("bridge_data")
 
-_NO_SLOT = 2**62
+_NO_INDEX = 2**62
 _MAX_CHARACTERS = 500
 """Maximum length of the error of another rank."""
 
 
 class EvenStep(NamedTuple):
-    """The slot after a step, and what this rank gets if it has no batch of its own."""
+    """The `micro_batch_index` after a step, and what this rank gets if it has no batch of its own."""
 
     end: int
     filling: Any | None
@@ -64,18 +64,18 @@ class EvenEnds:
         self.num_repeated = 0
         """Those in which it got a real batch again, because it could not be emptied."""
         self._dataset, self._new_pool = dataset, new_pool
-        self._num_slots: int | None = None
+        self._num_micro_batches: int | None = None
         self._template: Any = None
         self._has_failed = False
 
     def begin(self, state: LoaderState) -> None:
         """Continue from `state`. All ranks must be at the same step."""
         self._has_failed = False
-        self._num_slots = num_slots(self._dataset, state)
+        self._num_micro_batches = num_micro_batches(self._dataset, state)
 
     def step(self, begin: int, batch: Any | None, own_end: int | None) -> EvenStep | None:
-        """The step that begins at slot `begin`; None if the pass is over. Every rank calls it once a step, with its
-        next batch and the end of the step in which that comes, or with None.
+        """The step that begins with micro-batch `begin`; None if the pass is over. Every rank calls it once a step,
+        with its next batch and the end of the step in which that comes, or with None.
 
         Raises:
             WorkerError: if another rank has no batch because of an error, or cannot be reached.
@@ -97,7 +97,7 @@ class EvenEnds:
             return fetch()
         except Exception as error:
             config = self._dataset.worker_config
-            if config.world_size > 1 and self._num_slots is None and not self._has_failed:
+            if config.world_size > 1 and self._num_micro_batches is None and not self._has_failed:
                 self._has_failed = True
                 logger.error("rank %d has no batch and informs the other ranks: %s", config.rank, _first_line(error))
                 with contextlib.suppress(WorkerError):  # this rank raises its own error in any case
@@ -109,9 +109,9 @@ class EvenEnds:
         config = self._dataset.worker_config
         if config.world_size == 1:
             return own_end
-        if self._num_slots is None:
+        if self._num_micro_batches is None:
             return _earliest(own_end, config)
-        if begin < self._num_slots:
+        if begin < self._num_micro_batches:
             return begin + config.world_size
         if own_end is not None:
             encoder = type(self._dataset.task_encoder).__name__
@@ -119,7 +119,7 @@ class EvenEnds:
                 "rank %d has micro-batches after the last one of this pass, number %d, and drops them: a hook of %s "
                 "makes several of one, but is no generator function (with `yield` in it), so they were not expected. "
                 "Make it one",
-                *(config.rank, self._num_slots, encoder),
+                *(config.rank, self._num_micro_batches, encoder),
             )
         return None
 
@@ -159,16 +159,16 @@ def _first_of_job(dataset: LaneDataset, new_pool: Callable[[], LanePool]) -> Any
     with contextlib.closing(new_pool()) as pool:
         pool.begin(schedule.lanes, every_lane)
         while schedule:
-            item = pool.take(schedule.lane)
-            if isinstance(item, Produced):
-                return item.batch
+            result = pool.take(schedule.lane)
+            if isinstance(result, Produced):
+                return result.batch
             schedule.end_lane()
     return None
 
 
-def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
-    """The slots of a pass, if known by arithmetic: they hold all micro-batches of the job from `state` on, the
-    first in slot 0. None if unknown."""
+def num_micro_batches(dataset: LaneDataset, state: LoaderState) -> int | None:
+    """How many micro-batches of the job, from the first one on, are in the pass that `state` is in, some of them maybe
+    empty as lanes end early; None if arithmetic does not say."""
     run = state.fingerprint
     if run["order"] != "ordered" or run["packing_buffer_size"] is not None or dataset.may_multiply:
         return None
@@ -179,19 +179,19 @@ def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
 
 def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:
     """The lowest end of all ranks; None if none has one."""
-    lowest = _agree(_NO_SLOT if own_end is None else own_end, config)
+    lowest = _agree(_NO_INDEX if own_end is None else own_end, config)
     if lowest < 0:
         rank = lowest + config.world_size
         raise WorkerError(
             f"rank {config.rank} ends because data-parallel rank {rank} failed first, while it made its next batch: "
             f"{_tell(rank, '', config)}"
         )
-    return None if lowest == _NO_SLOT else lowest
+    return None if lowest == _NO_INDEX else lowest
 
 
 def _agree(own: int, config: WorkerConfig) -> int:
-    """The lowest number of all ranks. A slot, or the rank less the number of ranks if that rank has failed: if several
-    fail in the same step, the first is named."""
+    """The lowest number of all ranks. A `micro_batch_index`, or the rank less the number of ranks if that rank has
+    failed: if several fail in the same step, the first is named."""
     numbers = torch.tensor([own], device=_device_of(config))
     with _reaching_others(config):
         torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)

@@ -15,7 +15,7 @@ from typing import Any
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.loader.rank_states import distribute_state_if_any, gather_state, is_joined
+from bridge_data.loader.rank_states import distribute_state_if_any, gather_whole_state, is_joined
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig
@@ -66,7 +66,9 @@ class GatheringLoader(SavableDataLoader):
         """
         own = self.snapshot()
         whole: LoaderState = (
-            own if self._is_alone else self._together(functools.partial(gather_state, extras=self.dataset.extras), own)
+            own
+            if self._is_alone
+            else self._together(functools.partial(gather_whole_state, extras=self.dataset.extras), own)
         )
         return whole.to_dict()
 

@@ -1,7 +1,7 @@
 """Lanes of a rank: whose turn it is, and who runs them.
 
-Reads a data set, a state and some of its lanes. Returns their items in the order of turns: batches, and the end of each
-lane, each with the lane's state after it. Raises what a lane raises. Promises that the order depends on the lanes
+Reads a data set, a state and some of its lanes. Returns their results in the order of turns: batches, and the end of
+each lane, each with the lane's state after it. Raises what a lane raises. Promises that the order depends on the lanes
 alone: micro-batch number n of lane l is that of index `n * num_lanes + l`.
 
 A loader has one `LanePool` for its whole life: this process, worker processes (`workers.worker_pool`), or one of a
@@ -76,6 +76,10 @@ class Ended:
     skipped: dict[str, int]
 
 
+LaneResult: TypeAlias = Produced[Any] | Ended
+"""What a lane gives at its turn."""
+
+
 class LaneRunner:
     """Runs lanes of one data set in this process: the trainer's, or a worker; opens each at its position in `state` on
     first use. What fails is not used again: see `LanePool`.
@@ -95,17 +99,18 @@ class LaneRunner:
         self._wrappers = wrappers
         self._lanes: dict[int, Lane] = {}
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`; of a micro-batch that is skipped, without the batch. Raises what the lane raises."""
+    def take(self, lane: int) -> LaneResult:
+        """The next result of `lane`; of a micro-batch that is skipped, without the batch. Raises what the lane
+        raises."""
         run, state = self.lane(lane), self._state
         try:
             with self._arena.active():
-                item = run.next()
+                result = run.next()
         except StopIteration:
             return Ended(lane, run.state(), run.take_skipped())
-        if state.skips is not None and (item.state["micro_batches"] - 1) * state.num_lanes + lane in state.skips:
-            item.batch = None  # no rank gets it, so it does not travel
-        return item
+        if state.skips is not None and (result.state["micro_batches"] - 1) * state.num_lanes + lane in state.skips:
+            result.batch = None  # no rank gets it, so it does not travel
+        return result
 
     def lane(self, lane: int) -> Lane:
         """Lane number `lane`."""
@@ -118,9 +123,9 @@ class LaneRunner:
 class LanePool(Protocol):
     """Runs the lanes of a rank. One thread uses it at a time, but for `interrupt`.
 
-    From `begin` on, `take` returns the items of each lane in their order. A process that dies or hangs is replaced, and
-    so is what starts processes; no item is lost, and none comes twice. If a call raises anything (an error of a lane,
-    Ctrl-C), items may be lost, so the next call must be `begin`.
+    From `begin` on, `take` returns the results of each lane in their order. A process that dies or hangs is replaced,
+    and so is what starts processes; no result is lost, and none comes twice. If a call raises anything (an error of a
+    lane, Ctrl-C), results may be lost, so the next call must be `begin`.
     """
 
     @property
@@ -145,8 +150,8 @@ class LanePool(Protocol):
             WorkerError: if no worker can run any more.
         """
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the lane raised."""
+    def take(self, lane: int) -> LaneResult:
+        """The next result of `lane`, whose turn it must be. Raises what the lane raised."""
 
     def interrupt(self) -> None:
         """Have a `take` that waits in another thread raise `Interrupted`, and any later one that would wait, until
@@ -157,11 +162,11 @@ class LanePool(Protocol):
 
 
 class Interrupted(Exception):
-    """`LanePool.interrupt` ended a `take`, whose item comes again after `begin`."""
+    """`LanePool.interrupt` ended a `take`, whose result comes again after `begin`."""
 
 
 class InProcessPool:
-    """Runs lanes in the thread that takes their items, and pins batches there: their hooks must not run while the
+    """Runs lanes in the thread that takes their results, and pins batches there: their hooks must not run while the
     trainer's own code does."""
 
     num_restarts = 0
@@ -178,11 +183,11 @@ class InProcessPool:
     def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
         self._runner = LaneRunner(self._dataset, state, self._arena)
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        item = self._runner.take(lane)
-        if self._pin is not None and isinstance(item, Produced):
-            item.batch = self._pin(item.batch)
-        return item
+    def take(self, lane: int) -> LaneResult:
+        result = self._runner.take(lane)
+        if self._pin is not None and isinstance(result, Produced):
+            result.batch = self._pin(result.batch)
+        return result
 
     def interrupt(self) -> None:
         """Nothing: `take` waits for nobody."""

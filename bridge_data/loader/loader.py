@@ -1,10 +1,10 @@
 """The loader: the batches of a rank in the order of the job, and a state that can be saved at any time.
 
-Reads a data set of lanes. Returns the same batches for any number of workers; `save_state_rank` is the position after
-the last batch handed out, without what was prefetched, and asks no worker.
+Reads a data set of lanes. Returns the same batches for any number of workers of the same lanes; `save_state_rank` is
+the position after the last batch handed out, without what was prefetched, and asks no worker.
 
 Micro-batch m of the job is made by lane `m mod num_lanes`, and rank r of D gets those with `m mod D == r`, but for
-those that are skipped. A `SavableDataLoader` takes items of lanes from its pool, in the order of a `Position`; an
+those that are skipped. A `SavableDataLoader` takes results of lanes from its pool, in the order of a `Position`; an
 `Iteration` is one pass; a `Meter` counts what is handed out, and the time that the trainer waits.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -30,7 +31,7 @@ from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.lane_pool import Ended, InProcessPool, LanePool, LaneSchedule, Pin
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, epochs_of, of_all_ranks, resident_bytes
-from bridge_data.loader.rank_states import broadcast_state, gather_states
+from bridge_data.loader.rank_states import broadcast_state, gather_rank_states
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LaneState, LoaderState
@@ -167,8 +168,8 @@ class SavableDataLoader:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
         self._go_to(self.dataset.restored_state(state, strict=strict))
-        # Whether the pass has anything left may be known only after trying: here, if this is the only rank.
-        self._position.is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
+        # Of several ranks that end unevenly, another may have batches left: then the pass ends here without one.
+        self._position.may_be_over = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
     state_dict, load_state_dict = save_state_rank, restore_state_rank  # as torch and Lightning call them
@@ -180,7 +181,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        return gather_states(self.snapshot(), self.dataset.worker_config, global_dst_rank, self.dataset.extras)
+        return gather_rank_states(self.snapshot(), self.dataset.worker_config, global_dst_rank, self.dataset.extras)
 
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
@@ -210,10 +211,8 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        follows, self._pool_follows = self._pool_follows, False
-        is_ready = self._pool.wait_ready(timeout_s)
-        self._pool_follows = follows
-        return is_ready
+        with self._moving():
+            return self._pool.wait_ready(timeout_s)
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
@@ -242,10 +241,15 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    # The pool takes batches ahead, so it has a place of its own in the lanes, as recorders have in what they note.
-    # While `_pool_follows`, they go on from the position. That is unset during each change of either: if one is
-    # interrupted, at whichever line, or fails, all begin anew at the position. So no batch is lost, and none comes
-    # twice.
+    @contextlib.contextmanager
+    def _moving(self) -> Iterator[None]:
+        """For each change of the position, the pool or the recorders. The pool takes batches ahead, so it has an offset
+        of its own in the lanes, as recorders have in what they note. While `_pool_follows`, they go on from the
+        position. That is unset meanwhile: if a change is interrupted, at whichever line, or fails, all begin anew at
+        the position. So no batch is lost, and none comes twice."""
+        follows, self._pool_follows = self._pool_follows, False
+        yield
+        self._pool_follows = follows
 
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
@@ -258,45 +262,43 @@ class SavableDataLoader:
                 self._pool.begin(lanes, position.state)
                 self._pool_follows = True
                 continue
-            self._pool_follows = False
-            item = self._pool.take(lane)
-            if item.skipped:
-                self.meter.count_skips(item.skipped)
-            if isinstance(item, Ended):
-                position.end_lane(item.state)
-            elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
-                self.meter.count_skips({SKIPPED: BatchCounts(*item.counts).samples})
-                position.discard(item.state)
-            else:
-                self._fetched = item
-            self._pool_follows = True
+            with self._moving():
+                result = self._pool.take(lane)
+                if result.skipped:
+                    self.meter.count_skips(result.skipped)
+                if isinstance(result, Ended):
+                    position.end_lane(result.state)
+                elif position.is_skipped:  # made, so that hooks, packs and pending samples are as without the skip
+                    self.meter.count_skips({SKIPPED: BatchCounts(*result.counts).samples})
+                    position.discard(result.state)
+                else:
+                    self._fetched = result
         return self._fetched
 
-    def _hand_out(self, item: Produced[Any]) -> Any:
+    def _hand_out(self, result: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        follows, self._pool_follows = self._pool_follows, False
-        self._fetched = None
-        for name, recorder in self._recorders.items():
-            recorder.note(self._position.index, item.notes.get(name))
-        self._position.advance(item.state)
-        self.meter.note(item.counts, item.ready_batches, item.ready_slots)
-        self._pool_follows = follows
-        return item.batch
+        with self._moving():
+            self._fetched = None
+            for name, recorder in self._recorders.items():
+                recorder.note(self._position.index, result.notes.get(name))
+            self._position.advance(result.state)
+            self.meter.note(result.counts, result.ready_batches, result.ready_slots)
+        return result.batch
 
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         position, ends = self._position, self.even_ends
         if ends is None:
-            item = self._fetch()
-            return _NONE_LEFT if item is None else self._hand_out(item)
-        item = ends.fetched(self._fetch)
-        own = (None, None) if item is None else (item.batch, position.next_index())
+            result = self._fetch()
+            return _NONE_LEFT if result is None else self._hand_out(result)
+        result = ends.fetched(self._fetch)
+        own = (None, None) if result is None else (result.batch, position.next_index())
         step = ends.step(position.state.micro_batch_index, *own)
         if step is None:
             return _NONE_LEFT
         if step.filling is None:
-            assert item is not None
-            return self._hand_out(item)
+            assert result is not None
+            return self._hand_out(result)
         position.pass_over(step.end)
         return step.filling
 
@@ -307,7 +309,7 @@ class SavableDataLoader:
         self._position.begin(self.dataset.skips)
         if self._position.state.ended:
             self._rewind()
-        return self._position.is_within_pass
+        return self._position.may_be_over
 
     def _take_in_pass(self, *, may_begin_next: bool) -> Any:
         """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
@@ -508,11 +510,12 @@ class Position:
         self._epoch_length = virtual_epoch_length
         self._schedule, self._has_begun = LaneSchedule(state, state.lanes), False
         self._begin = state
-        """All that no batch changes."""
+        """The state with which it began, for the fields that no batch changes."""
         self._now = _Now(state.lanes, state.micro_batch_index, state.epoch_batches, state.ended)
         """Set in one assignment: an interrupt (Ctrl-C, a signal handler that saves) finds all of a turn, or none."""
-        self.is_within_pass = False
-        """Whether the pass is known to have begun before: batches of it were taken here, or a state was restored."""
+        self.may_be_over = False
+        """Whether nothing may be left of the pass, which only the next batch tells; if so, the next pass begins at
+        once. True after batches of it were taken here, and mostly after a restore."""
 
     @property
     def state(self) -> LoaderState:
@@ -576,7 +579,7 @@ class Position:
 
     def advance(self, state: LaneState) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it."""
-        self.is_within_pass = True
+        self.may_be_over = True
         lanes = {**self._now.lanes, self._schedule.lane: state}
         self._now = _Now(lanes, self.next_index(), self._next_epoch_batches(), False)
         self._schedule.advance()
@@ -591,7 +594,7 @@ class Position:
 
     def pass_over(self, micro_batch_index: int) -> None:
         """Note that other ranks have got the micro-batches before this one; this rank has none of these."""
-        self.is_within_pass = True
+        self.may_be_over = True
         self._now = self._now._replace(micro_batch_index=micro_batch_index, epoch_batches=self._next_epoch_batches())
 
     def _next_epoch_batches(self) -> int:

@@ -1,7 +1,7 @@
 """Pinning: batches of workers are copied to page-locked memory in a thread, while the trainer is busy with its step.
 
-`PinningPool` is a `LanePool` around one: its items are the pool's, with batches pinned by a thread, at most one of them
-ahead of the trainer. An error comes in place of its batch.
+`PinningPool` is a `LanePool` around one: its results are the pool's, with batches pinned by a thread, at most one of
+them ahead of the trainer. An error comes in place of its batch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data import samples
-from bridge_data.lanes.lane import Produced
 from bridge_data.later import torch
-from bridge_data.loader.lane_pool import Ended, LanePool, LaneSchedule, Pin
+from bridge_data.loader.lane_pool import Ended, LanePool, LaneResult, LaneSchedule, Pin
 from bridge_data.order.state import LoaderState
 
 
@@ -29,7 +28,7 @@ def pinned(batch: Any) -> Any:
 
 
 class PinningPool:
-    """The items of `pool`, whose batches a thread pins by `pin`; `pool` belongs to the thread while that runs."""
+    """The results of `pool`, whose batches a thread pins by `pin`; `pool` belongs to the thread while that runs."""
 
     def __init__(self, pool: LanePool, pin: Pin) -> None:
         self._pool, self._pin = pool, pin
@@ -51,7 +50,7 @@ class PinningPool:
         self._thread = _PinningThread(self._pool, LaneSchedule(state, lanes), self._pin)
         self._thread.begin()
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
+    def take(self, lane: int) -> LaneResult:
         assert self._thread is not None
         try:
             return self._thread.take(lane)
@@ -73,13 +72,13 @@ class PinningPool:
 
 
 class _PinningThread:
-    """Takes the items of `pool` by the `schedule`, and pins them by `pin`, from `begin` on. No one else may use the
+    """Takes the results of `pool` by the `schedule`, and pins them by `pin`, from `begin` on. No one else may use the
     pool until `stop`."""
 
     def __init__(self, pool: LanePool, schedule: LaneSchedule, pin: Pin) -> None:
         self._pool, self._schedule, self._pin = pool, schedule, pin
         self._changed = threading.Condition()
-        self._next: tuple[int, Produced[Any] | Ended | BaseException] | None = None
+        self._next: tuple[int, LaneResult | BaseException] | None = None
         self._begun = self._stopped = False
         is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = torch.cuda.current_device() if is_on_gpu else None
@@ -98,21 +97,21 @@ class _PinningThread:
             self._begun = True
             self._changed.notify_all()
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the pool or pinning raised, and then ends."""
+    def take(self, lane: int) -> LaneResult:
+        """The next result of `lane`, whose turn it must be. Raises what the pool or pinning raised, and then ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None)
             assert self._next is not None
-            of_lane, item = self._next
+            of_lane, result = self._next
             self._next = None
             self._changed.notify_all()
-        if isinstance(item, BaseException):
+        if isinstance(result, BaseException):
             try:
-                raise item
+                raise result
             finally:
-                del item  # as it refers to this frame
+                del result  # as it refers to this frame
         assert of_lane == lane
-        return item
+        return result
 
     def stop(self) -> None:
         """End the thread. What it has prefetched is dropped; the pool must start again."""
@@ -136,21 +135,21 @@ class _PinningThread:
         except BaseException as error:
             self._put(lane, error)
 
-    def _made(self, lane: int) -> Produced[Any] | Ended:
-        item = self._pool.take(lane)
-        if isinstance(item, Ended):
+    def _made(self, lane: int) -> LaneResult:
+        result = self._pool.take(lane)
+        if isinstance(result, Ended):
             self._schedule.end_lane()
-            return item
+            return result
         self._schedule.advance()
-        return dataclasses.replace(item, batch=self._pin(item.batch))
+        return dataclasses.replace(result, batch=self._pin(result.batch))
 
     def _wait_until_wanted(self) -> bool:
-        """Wait until the trainer has taken the previous item; False if the thread must end."""
+        """Wait until the trainer has taken the previous result; False if the thread must end."""
         with self._changed:
             self._changed.wait_for(lambda: (self._begun and self._next is None) or self._stopped)
             return not self._stopped
 
-    def _put(self, lane: int, item: Produced[Any] | Ended | BaseException) -> None:
+    def _put(self, lane: int, result: LaneResult | BaseException) -> None:
         with self._changed:
-            self._next = lane, item
+            self._next = lane, result
             self._changed.notify_all()

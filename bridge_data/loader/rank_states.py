@@ -2,9 +2,11 @@
 
 Reads the state of each rank. Returns, when saving, the whole state on rank 0, and on every other rank its own lanes, so
 that the total size written by all ranks is linear in the job; or the states of all on one rank, as Energon's loader
-gives them. Returns, when restoring, on each rank a state that it can be restored from. Raises a StateError on all ranks
-if there is one on any, so no rank waits for another. If each rank has what it needs, only a few numbers are exchanged.
-Plain data is parsed here once; `LoaderState` travels.
+gives them. Returns, when restoring, on each rank a state that it can be restored from. If each rank has what it needs,
+only a few numbers are exchanged. Plain data is parsed here once; `LoaderState` travels.
+
+`gather_whole_state`, `distribute_state` and `check_agreement` raise a StateError on all ranks if there is one on any,
+so no rank waits for another. `gather_rank_states` and `broadcast_state` raise where they find one.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def gathered(own: T, group: Any, process: int | None = None) -> list[T] | None:
+def gather_objects(own: T, group: Any, process: int | None = None) -> list[T] | None:
     """What each rank of a group has, in their order, on one of its processes, by default its first; else None."""
     rank, size = rank_in(group)
     if size <= 1:  # -1: this process is not in the group
@@ -86,7 +88,7 @@ def described(error: Exception) -> str:
 
 
 @_no_garbage_collection()
-def gather_states(
+def gather_rank_states(
     own: LoaderState, config: WorkerConfig, global_dst_rank: int, extras: Sequence[StateExtra] = ()
 ) -> list[dict[str, Any]] | None:
     """The states of all ranks as plain data, in their order, on the process `global_dst_rank`, else None; `extras` are
@@ -95,7 +97,7 @@ def gather_states(
     Raises:
         StateError: there, if the ranks are not at the same step.
     """
-    states = [own] if config.world_size == 1 else gathered(own, config.data_parallel_group, global_dst_rank)
+    states = [own] if config.world_size == 1 else gather_objects(own, config.data_parallel_group, global_dst_rank)
     if states is None:
         return None
     _tell(extras, merge(states, rank_names(states)))
@@ -108,7 +110,7 @@ def rank_names(states: Sequence[LoaderState]) -> list[str]:
 
 
 @_no_garbage_collection()
-def gather_state(own: LoaderState, config: WorkerConfig, extras: Sequence[StateExtra] = ()) -> LoaderState:
+def gather_whole_state(own: LoaderState, config: WorkerConfig, extras: Sequence[StateExtra] = ()) -> LoaderState:
     """The state of the whole job on data-parallel rank 0, where `extras` are told, on the others their own lanes at the
     same position. All ranks must call it.
 
@@ -123,7 +125,7 @@ def gather_state(own: LoaderState, config: WorkerConfig, extras: Sequence[StateE
             f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "
             "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
         )
-    states = gathered(own, config.data_parallel_group)
+    states = gather_objects(own, config.data_parallel_group)
 
     def merged() -> dict[str, Any]:
         nonlocal own

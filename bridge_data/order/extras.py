@@ -57,7 +57,7 @@ class LaneExtra:
     """Why it leaves them out, for messages."""
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
-        """Those of some samples that the lane may make: called with what it draws, and, after a restore, with what
+        """The samples of `refs` that the lane may make: called with what it draws, and, after a restore, with what
         waits in it. The others are not read."""
         return refs
 
@@ -285,7 +285,7 @@ class LaneExtras:
         self._filtering = [own for _, own in self._extras if type(own).filter is not LaneExtra.filter]
         self.want_samples = bool(self._noting)
         """Whether one of them looks at what `note` is called with."""
-        self.leave_out = bool(self._filtering)
+        self.may_leave_out = bool(self._filtering)
         """Whether one of them may leave out samples."""
         self._last: list[Any] = []
         self._saved: dict[str, Any] = {}
@@ -296,8 +296,8 @@ class LaneExtras:
             refs = own.filter(refs)
         return refs
 
-    def __contains__(self, ref: Any) -> bool:
-        """Whether a sample is left out."""
+    def is_left_out(self, ref: SampleRef) -> bool:
+        """Whether a sample is not let through."""
         return not self.filter((ref,))
 
     def left_out(self, refs: Sequence[SampleRef]) -> list[tuple[SampleRef, LaneExtra]]:

@@ -36,7 +36,7 @@ class ReferencePickler(pickle.Pickler):
         return reduce_object(obj, self._classes)
 
 
-def encode_by_reference(value: Any) -> list[pickle.PickleBuffer]:
+def pieces_by_reference(value: Any) -> list[pickle.PickleBuffer]:
     """`value` in pieces, for another process that runs the same script."""
     return pieces_of(value, ReferencePickler, {})
 
@@ -66,7 +66,7 @@ def writable_content(descriptor: int) -> mmap.mmap | bytearray:
     return content
 
 
-def decode(pieces: Iterable[Any]) -> Any:
+def from_pieces(pieces: Iterable[Any]) -> Any:
     """The object of these pieces. Its tensors and arrays are views of them."""
     first, *buffers = pieces
     return pickle.loads(first, buffers=buffers)

@@ -79,7 +79,7 @@ def test_what_was_drawn_ahead_is_not_in_the_state_and_comes_again(path: Path, ah
         resumed = make_loader(path)
         resumed.restore_state(json.loads(json.dumps(consumer.loader.save_state())))
         assert draw(resumed, 3) == expected[step : step + 3]
-        assert resumed.first_micro_batch == step
+        assert resumed.num_handed_out_before == step
         if step == 3:
             consumer.begin(ahead)  # as at the end of an epoch
         assert consumer.next() == expected[step]

@@ -13,15 +13,15 @@ from bridge_data import (
     edataclass,
     get_loader,
 )
-from bridge_data.loader.even_ends import num_slots
+from bridge_data.loader.even_ends import num_micro_batches
 from bridge_data.order.state import merge_states
 from tests.loader.ends_job import CASES, dataset_of
 from tests.prepared import val_dataset, write_texts
 from tests.ranks import run_job
 
 NUM_SAMPLES, WORLD_SIZE = 37, 3
-NUM_SLOTS = -(-NUM_SAMPLES // 2)
-NUM_STEPS = -(-NUM_SLOTS // WORLD_SIZE)
+NUM_MICRO_BATCHES = -(-NUM_SAMPLES // 2)
+NUM_STEPS = -(-NUM_MICRO_BATCHES // WORLD_SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_one_rank_ends_by_itself(tmp_path: Path) -> None:
     assert [len(batch.text) for batch in get_loader(dataset, ends="even")] == [4, 4, 2]
 
 
-def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_assigned_again(data: Path) -> None:
+def test_a_number_of_micro_batches_holds_from_any_position_but_not_after_lanes_are_assigned_again(data: Path) -> None:
     ranks = [dataset_of("whole", str(data), rank, 2) for rank in range(2)]
     loaders = [get_loader(rank) for rank in ranks]
     for loader in loaders:
@@ -159,9 +159,13 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_assig
             next(iter(loader))
     state = merge_states([loader.save_state_rank() for loader in loaders])
     three = dataset_of("whole", str(data), 0, 3)
-    assert num_slots(three, three.restored_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
+    assert (
+        num_micro_batches(three, three.restored_state(state))
+        == num_micro_batches(three, three.new_state())
+        == NUM_MICRO_BATCHES
+    )
     four = dataset_of("whole", str(data), 0, 4, num_lanes=8)
-    assert num_slots(four, four.restored_state(state)) is None
+    assert num_micro_batches(four, four.restored_state(state)) is None
 
 
 @pytest.mark.parametrize(("ends", "told"), [("even", "init_process_group"), ("odd", "ends='odd'")])

@@ -31,7 +31,7 @@ import torch
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, StateError, listed
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
-from bridge_data.loader.rank_states import by_first_rank, described, gathered, rank_names
+from bridge_data.loader.rank_states import by_first_rank, described, gather_objects, rank_names
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage import AnyLocation, Location
@@ -133,7 +133,7 @@ def save_rank_state(
             before is still there, unless the new one is complete.
     """
     target, (rank, world_size) = storage.output("save_rank_state: folder", folder), rank_in(group)
-    of_ranks = gathered(_given(state, step, rank, world_size), group)
+    of_ranks = gather_objects(_given(state, step, rank, world_size), group)
     try:
         by_first_rank(lambda: _write(target, *_agreed(of_ranks or []), world_size), group)
     except StateError as error:

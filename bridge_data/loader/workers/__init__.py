@@ -12,6 +12,6 @@
     shared_buffers  the shared memory that batches are collated in
 
 The trainer asks the server for workers, once, and again for one that has died. Then it talks to each worker by a
-channel of its own: `Begin` (these lanes, from this state), a message for each item, and what batches the trainer has
+channel of its own: `Begin` (these lanes, from this state), a message for each result, and what batches the trainer has
 taken by the page. What a lane raises travels as a message, too, and is raised again in the trainer.
 """

@@ -50,7 +50,7 @@ class _DatasetPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def encode_dataset(dataset: LaneDataset) -> tuple[bytes, list[str]]:
+def pickle_dataset(dataset: LaneDataset) -> tuple[bytes, list[str]]:
     """The pickle of a dataset, with classes from `__main__` by value, and the modules that loading and reading it
     import.
 
@@ -76,8 +76,8 @@ def encode_dataset(dataset: LaneDataset) -> tuple[bytes, list[str]]:
     return stream.getvalue(), [*dataset.modules, *pickler.modules]
 
 
-class Encoder:
-    """Encodes the batches and errors of a worker. Create it after the worker has loaded the dataset."""
+class BatchPickler:
+    """Pickles the batches and errors of a worker. Create it after the worker has loaded the dataset."""
 
     def __init__(self) -> None:
         # Classes of `__main__` came with the dataset by value. Sent back by value, each batch would be slow and large,
@@ -86,7 +86,7 @@ class Encoder:
         self._trainer_classes: ByName = {cls: (_trainer_class, (number,)) for cls, number in tracked.items()}
         self._pickler: type[ReferencePickler] | type[_CloudPickler] = ReferencePickler
 
-    def encode(self, batch: Any) -> list[pickle.PickleBuffer]:
+    def pieces_of(self, batch: Any) -> list[pickle.PickleBuffer]:
         """`batch` in pieces: its pickle first, then the memory of each tensor and array."""
         if self._pickler is ReferencePickler:
             with contextlib.suppress(Exception):
@@ -95,7 +95,7 @@ class Encoder:
         self._pickler = _CloudPickler  # later batches will need it too
         return pieces
 
-    def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
+    def pickle_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
         """An exception with its traceback as a note, pickled (None if it cannot be), and the traceback as text."""
         text = "".join(traceback.format_exception(error)).rstrip()
         if len(text) > _MAX_TRACEBACK_CHARS:

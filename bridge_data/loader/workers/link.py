@@ -1,6 +1,6 @@
 """One worker as the trainer sees it, across restarts of its process.
 
-Reads the messages of the worker's process. Returns its items, in the order in which they were produced. Batches
+Reads the messages of the worker's process. Returns its results, in the order in which they were produced. Batches
 received before the process died are kept, and the next process continues after the last batch received.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane import Produced
-from bridge_data.loader.lane_pool import Ended
+from bridge_data.loader.lane_pool import Ended, LaneResult
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -38,11 +38,11 @@ from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers
 from bridge_data.loader.workers.watch_page import WatchPage
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.samples.pickling import decode
+from bridge_data.samples.pickling import from_pieces
 
 
 class WorkerLink:
-    """Worker number `index`: its channel, its lanes, and the items received but not taken yet."""
+    """Worker number `index`: its channel, its lanes, and the results received but not taken yet."""
 
     def __init__(self, index: int, prefetch_factor: int, quota: BufferQuota) -> None:
         self.index, self._prefetch_factor, self._quota = index, prefetch_factor, quota
@@ -74,7 +74,7 @@ class WorkerLink:
             self._send_begin(self._state)
 
     def begin(self, lanes: Sequence[int], state: LoaderState) -> None:
-        """Drop all received items, and produce these lanes in the order of their turns, from `state`."""
+        """Drop all received results, and produce these lanes in the order of their turns, from `state`."""
         for message, *_, buffers in self._queue:
             if isinstance(message, BatchMessage):
                 buffers.discard(message.body)
@@ -155,24 +155,23 @@ class WorkerLink:
             return self.page.describe(name)
         return f"importing {self.importing}" if self.importing else "loading the data set"
 
-    def has_item(self) -> bool:
+    def has_result(self) -> bool:
         return bool(self._queue)
 
-    def ask(self) -> bool:
-        """Note how many batches are ready now, when one is requested; return whether one has been received."""
+    def note_request(self) -> None:
+        """Note how many batches are ready now, when one is requested, for the metrics."""
         ready = self._prefetch_factor - (self._allowed - self.page.produced)
         self._num_ready = min(max(ready, 0), self._prefetch_factor)  # the worker may not have seen `Begin` yet
-        return bool(self._queue)
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The oldest received item, which must be of `lane`. Raises what the lane raised."""
+    def take(self, lane: int) -> LaneResult:
+        """The oldest received result, which must be of `lane`. Raises what the lane raised."""
         message, state, payload, buffers = self._queue.popleft()
         if isinstance(message, FailureMessage):
             raise error_of(message)
         if isinstance(message, EndMessage):
             return Ended(lane, state, message.skipped)
         assert message.lane == lane
-        batch = decode(buffers.open(message.body, payload))
+        batch = from_pieces(buffers.open(message.body, payload))
         self._allowed += 1
         self.page.allowed = self._allowed
         self._note_taken()

@@ -196,7 +196,7 @@ class BatchMessage(NamedTuple):
     """Worker to trainer: a batch of the lane, with the change from the lane's state before it to the state after it,
     and the values of its `BatchCounts`.
 
-    `number` counts the items since each `Begin` from 0, so that a lost message is noticed.
+    `number` counts the results since each `Begin` from 0, so that a lost message is noticed.
     """
 
     begin_number: int

@@ -8,14 +8,13 @@ who makes samples, and when; never which ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from bridge_data.extensions import Feature
-from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Maker
 from bridge_data.lanes.maker_wrappers import LaneView
-from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
+from bridge_data.loader.lane_pool import LaneResult, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.watch_page import WatchPage
 
@@ -59,8 +58,8 @@ class WorkerService(Protocol):
     def wrap(self, inner: Maker, lane: LaneView) -> Maker:
         """What makes the samples of a lane: a `MakerWrapper`."""
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, by the worker's `runner`."""
+    def take(self, lane: int) -> LaneResult:
+        """The next result of `lane`, by the worker's `runner`."""
 
     def wait(self) -> bool:
         """Work for others, while the worker has nothing to do. Returns once there is a message for the worker; or, with

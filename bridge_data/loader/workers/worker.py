@@ -28,7 +28,7 @@ from bridge_data.child_process import (
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
-from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.workers.batches import BatchPickler
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -111,7 +111,7 @@ def _serve(channel: Channel, page: WatchPage) -> None:
         dataset = pickle.loads(contents_of(file))
         open_service: OpenService | None = pickle.loads(load.service) if load.service else None
     except BaseException as error:
-        _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
+        _, text = BatchPickler().pickle_error(error, "while the dataset was loaded in a worker")
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
@@ -130,7 +130,7 @@ class Worker:
         self, channel: Channel, page: WatchPage, dataset: LaneDataset, open_service: OpenService | None
     ) -> None:
         self.channel, self.page, self.dataset = channel, page, dataset
-        self._encoder, self._buffers = Encoder(), SharedBuffers(num_spare=0)  # until `Begin` says how many
+        self._pickler, self._buffers = BatchPickler(), SharedBuffers(num_spare=0)  # until `Begin` says how many
         self._arena = SharedArena(self._buffers)
         self._begin_number = self._number = self.num_batches = 0
         """The latter: batches made since `Begin`."""
@@ -200,22 +200,22 @@ class Worker:
         return self.page.allowed + (0 if self._service is None else self._service.num_beyond)
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
-        """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
+        """The next result of the lane whose turn it is: a message, its payload and its descriptors."""
         assert self.schedule is not None
         lane = self.schedule.lane
         head = self._begin_number, self._number, lane
         self._number += 1
         self.page.enter(lane)
         try:
-            item = (self._service or self.runner).take(lane)
-            state, skipped = item.state, item.skipped
+            result = (self._service or self.runner).take(lane)
+            state, skipped = result.state, result.skipped
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            if isinstance(item, Ended):
+            if isinstance(result, Ended):
                 self.schedule.end_lane()
                 return EndMessage(*head, change, skipped), [], []
-            notes, counts = item.notes, item.counts
-            pieces = self._encoder.encode(item.batch)
-            del item  # a reference to the batch would keep it from being sent without a copy
+            notes, counts = result.notes, result.counts
+            pieces = self._pickler.pieces_of(result.batch)
+            del result  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(pieces)
             self.batch_bytes = max(self.batch_bytes, max(end for _, end in body.ranges))
             self.schedule.advance()
@@ -223,6 +223,6 @@ class Worker:
             return BatchMessage(*head, change, skipped, notes, body, counts), payload, descriptors
         except BaseException as error:
             self.schedule = None
-            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), [], []
+            return FailureMessage(*head, *self._pickler.pickle_error(error, f"in a worker, lane {lane}")), [], []
         finally:
             self.page.leave()

@@ -1,7 +1,7 @@
 """The worker processes of one loader: which lane runs on which worker, and replacements for those that die or hang.
 
 `WorkerPool` is a `LanePool` of local processes. A worker that dies or hangs is replaced, and all of them if the server
-that starts them dies: each continues after the last item that the trainer received. Raises `WorkerError` if that
+that starts them dies: each continues after the last result that the trainer received. Raises `WorkerError` if that
 happens too often within a number of batches; it says when each was replaced, where it was, and why. Every wait has a
 timeout.
 """
@@ -16,13 +16,13 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.lane_pool import Ended, Interrupted
-from bridge_data.loader.workers.batches import encode_dataset
+from bridge_data.loader.lane_pool import Interrupted, LaneResult
+from bridge_data.loader.workers.batches import pickle_dataset
 from bridge_data.loader.workers.launch import Launcher, ServerLost
 from bridge_data.loader.workers.link import WorkerLink
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
@@ -95,7 +95,7 @@ class WorkerPool:
 
     def __init__(self, dataset: LaneDataset, num_workers: int, config: LoaderConfig) -> None:
         self._config, self._restarts, self._name = config, Restarts(config), dataset.describe
-        data, modules = encode_dataset(dataset)
+        data, modules = pickle_dataset(dataset)
         self._load = Load(Environment.of_this_process(), modules)
         quota = BufferQuota(config.max_shared_bytes)
         self._links = [WorkerLink(index, config.prefetch_factor, quota) for index in range(num_workers)]
@@ -117,7 +117,7 @@ class WorkerPool:
             self._opened = opened.pop_all()
 
     def _start_all(self) -> None:
-        """Start a server, unless another loader has one, and all workers, which continue after the last items that
+        """Start a server, unless another loader has one, and all workers, which continue after the last results that
         were received. If that fails, or is interrupted, `begin` tries again."""
         self._end_all()
         with contextlib.ExitStack() as opened:
@@ -195,13 +195,14 @@ class WorkerPool:
         for link in self._links:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
+    def take(self, lane: int) -> LaneResult:
         link = self._link_of[lane]
-        if not (link.ask() or (self._receive(link) and link.has_item())):
+        link.note_request()
+        if not (link.has_result() or (self._receive(link) and link.has_result())):
             self._wait_for(link)
-        item = link.take(lane)
-        self._restarts.num_batches += isinstance(item, Produced)
-        return item
+        result = link.take(lane)
+        self._restarts.num_batches += isinstance(result, Produced)
+        return result
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -209,7 +210,7 @@ class WorkerPool:
 
     def _wait_for(self, link: WorkerLink) -> None:
         watchdog = self._watchdog_of(link)
-        while not link.has_item():
+        while not link.has_result():
             if self._interrupted:
                 raise Interrupted
             if link.broken:

@@ -42,7 +42,7 @@ from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.plugins.caches.cache_folder import Buffer, CacheFolder
 from bridge_data.run_options import Memo
 from bridge_data.samples.differences import first_difference
-from bridge_data.samples.pickling import ByName, ReferencePickler, decode, pieces_of, writable_content
+from bridge_data.samples.pickling import ByName, ReferencePickler, from_pieces, pieces_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.samples_key import content_keys
 
@@ -99,9 +99,8 @@ class SampleMemo:
         text = f"{key.content} {ref.index} {'' if key.draws is None else f'{key.draws} {ref.epoch}'}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def __contains__(self, ref: object) -> bool:
+    def has(self, ref: SampleRef) -> bool:
         """Whether a sample is kept now, and will be read from here: not a part of one."""
-        assert isinstance(ref, SampleRef)
         name = self.name(ref)
         return name is not None and ref.output == ALL_OUTPUTS and self.files.has(name)
 
@@ -185,7 +184,7 @@ class MemoFiles:
             finally:
                 os.close(descriptor)
             with contextlib.suppress(Exception):  # damaged, or of a class that is not here
-                return SampleOutcome(*decode(_parts_in(content))), len(content)
+                return SampleOutcome(*from_pieces(_parts_in(content))), len(content)
             folder.discard(name)
         return None
 

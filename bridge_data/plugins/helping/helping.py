@@ -20,20 +20,19 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridge_data.child_process import waited_for_core_ns
-from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.maker import Made, Maker
 from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome, UpcomingSamples
-from bridge_data.loader.lane_pool import Ended
-from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.lane_pool import LaneResult
+from bridge_data.loader.workers.batches import BatchPickler
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
 from bridge_data.loader.workers.services import ServedWorker
 from bridge_data.loader.workers.shared_buffers import MAX_HELD_BUFFERS, MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.plugins.helping.job_table import NUM_JOBS, Job, JobTable
-from bridge_data.samples.pickling import decode, writable_content
+from bridge_data.samples.pickling import from_pieces, writable_content
 
 if TYPE_CHECKING:
     from bridge_data.run_options import LoaderConfig
@@ -119,7 +118,7 @@ class Helping:
 
     def __init__(self, peers: OpenHelping, worker: ServedWorker) -> None:
         self._index, self._num_workers, self._max_ahead = peers
-        self._worker, self._page, self._encoder = worker, worker.page, Encoder()
+        self._worker, self._page, self._pickler = worker, worker.page, BatchPickler()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, float(1 << 20), 0
         self._waited_ns = waited_for_core_ns()
@@ -168,8 +167,8 @@ class Helping:
 
     # ----- as one that may need help ----------------------------------------------------------------------------------
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, with the help of peers if samples take long."""
+    def take(self, lane: int) -> LaneResult:
+        """The next result of `lane`, with the help of peers if samples take long."""
         worker = self._worker
         if self.posts:
             assert worker.schedule is not None
@@ -178,9 +177,9 @@ class Helping:
             following = worker.schedule.following(worker.num_allowed - worker.num_batches + 1)
             self._lanes = collections.Counter(worker.runner.lane(one).number for one in following)
             self._post()
-        item = worker.runner.take(lane)
+        result = worker.runner.take(lane)
         self._note_loading(lane)
-        return item
+        return result
 
     def _note_loading(self, lane: int) -> None:
         """Note how long a lane took to load its last samples, which says whether to post jobs."""
@@ -286,7 +285,7 @@ class Helping:
                     self._mean_bytes += 0.1 * (len(content) - self._mean_bytes)
                     content = content if descriptors else memoryview(bytearray(content))  # tensors are written to
                     with contextlib.suppress(Exception):
-                        self._arrived[number] = decode([content[start:end] for start, end in ranges])
+                        self._arrived[number] = from_pieces([content[start:end] for start, end in ranges])
 
     # ----- as one that helps ------------------------------------------------------------------------------------------
 
@@ -356,7 +355,7 @@ class Helping:
     def _send(self, job: Job, outcome: SampleOutcome | None) -> None:
         """Send an outcome to a peer. If that fails, the peer makes it again."""
         with contextlib.suppress(Exception):
-            views = [] if outcome is None else [part.raw() for part in self._encoder.encode(outcome)]
+            views = [] if outcome is None else [part.raw() for part in self._pickler.pieces_of(outcome)]
             ranges, size = layout(map(len, views))
             if size <= _MAX_INLINE_BYTES:
                 self._inboxes[job.worker].send((job.number, ranges), (), [*padded(views, ranges)], wait=False)

@@ -7,7 +7,7 @@ samples were not measured for the encoder, and a DatasetError if the data have c
 
 import contextlib
 import itertools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ class SamplesAhead:
         if planner is not None:
             self.load = TOKENS if assignment is None else assignment.by
         extras = LaneExtras(dataset.extras, 0, dataset.new_state())
-        self._forgotten: Container[SampleRef] = extras if extras.leave_out else ()
+        self._is_left_out = extras.is_left_out if extras.may_leave_out else _none
 
     def blocks(self) -> Iterator[Units]:
         """The units of micro-batches, some at a time, until a lane ends."""
@@ -96,7 +96,7 @@ class SamplesAhead:
             pack = lane.next()
             left_out += [(ref.source, SKIPPED) for ref in pack.skipped]
             left_out += [(ref.source, TOO_LONG) for ref in pack.too_long]
-            here = [ref not in self._forgotten for ref in pack.members]
+            here = [not self._is_left_out(ref) for ref in pack.members]
             if any(here):
                 return _Pack(pack, here, left_out)
             left_out += [(ref.source, SKIPPED) for ref in pack.members]
@@ -127,7 +127,7 @@ class SamplesAhead:
         order, num_lanes, size = self._dataset.order, self._dataset.worker_config.num_lanes, self._size
         state = LoaderState({}, [order.first_generation(num_lanes)], 0, {})
         cursors = [order.cursor(lane, state) for lane in range(num_lanes)]
-        lanes = [_LaneSamples(cursor, self._costs, self._columns, self._forgotten) for cursor in cursors]
+        lanes = [_LaneSamples(cursor, self._costs, self._columns, self._is_left_out) for cursor in cursors]
         rounds = max(1, _AT_ONCE // (num_lanes * size), _OF_LANE // size)
         while have := min(lane.fill(rounds * size) for lane in lanes) // size:
             numbers = np.arange(have * size)
@@ -153,6 +153,10 @@ class _Pack(NamedTuple):
     left_out: Sequence[tuple[int, int]]
 
 
+def _none(ref: SampleRef) -> bool:
+    return False
+
+
 class _LaneSamples:
     """The samples of a lane without packing, with their costs; those that the encoder skips, or that are forgotten, are
     passed over."""
@@ -162,9 +166,9 @@ class _LaneSamples:
         cursor: Cursor,
         tables: Sequence[CostTable],
         columns: Sequence[Sequence[int]],
-        forgotten: Container[SampleRef],
+        is_left_out: Callable[[SampleRef], bool],
     ) -> None:
-        self._cursor, self._tables, self._columns, self._forgotten = cursor, tables, columns, forgotten
+        self._cursor, self._tables, self._columns, self._is_left_out = cursor, tables, columns, is_left_out
         self._costs, self._draws = np.empty((0, len(columns[0])), np.int64), np.empty((0, 3), np.int64)
 
     def fill(self, count: int) -> int:
@@ -174,7 +178,7 @@ class _LaneSamples:
                 drawn = [ref for _, ref in self._cursor.take(missing)]
             except StopIteration:
                 break
-            refs, here = table_of(drawn), np.array([ref not in self._forgotten for ref in drawn])
+            refs, here = table_of(drawn), np.array([not self._is_left_out(ref) for ref in drawn])
             at, _, costs = parts_of(self._tables, self._columns, refs)
             at, costs = at[here[at]], costs[here[at]]
             numbers = np.arange(len(refs))

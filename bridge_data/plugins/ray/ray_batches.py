@@ -30,7 +30,7 @@ class SharedMemoryHandle(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An item of a lane; the bytes of its batch, if that is in no buffer; the file of its buffer, if that is new."""
+    """A result of a lane; the bytes of its batch, if that is in no buffer; the file of its buffer, if that is new."""
 
     message: LaneMessage
     payload: Any = b""
@@ -75,7 +75,7 @@ class BatchReader:
         self._handle, self.by_reply = handle, not is_on_this_machine(handle)
 
     def parts(self, reply: Reply) -> list[Any]:
-        """The parts of a batch; none of any other item.
+        """The parts of a batch; none of any other result.
 
         Raises:
             OSError: if the actor has ended.

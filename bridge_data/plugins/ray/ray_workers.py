@@ -35,8 +35,8 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.lane_pool import Ended, Interrupted, LaneRunner, LaneSchedule
-from bridge_data.loader.workers.batches import Encoder, encode_dataset
+from bridge_data.loader.lane_pool import Ended, Interrupted, LaneResult, LaneRunner, LaneSchedule
+from bridge_data.loader.workers.batches import BatchPickler, pickle_dataset
 from bridge_data.loader.workers.link import error_of
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -55,7 +55,7 @@ from bridge_data.options import check_integer, check_number, check_plain_fields
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plugins.ray.ray_batches import BatchReader, BatchSender, Reply, SharedMemoryHandle
 from bridge_data.run_options import LoaderConfig
-from bridge_data.samples.pickling import decode
+from bridge_data.samples.pickling import from_pieces
 
 logger = logging.getLogger("bridge_data")
 
@@ -185,8 +185,8 @@ class LaneActor:
             adopt(setup.environment._replace(sys_path=(*setup.environment.sys_path, *own)))
             self._dataset: LaneDataset = pickle.loads(dataset)
         except BaseException as error:
-            _, self._failure = Encoder().encode_error(error, "while the dataset was loaded in a worker")
-        self._encoder, self._sender = Encoder(), BatchSender()
+            _, self._failure = BatchPickler().pickle_error(error, "while the dataset was loaded in a worker")
+        self._pickler, self._sender = BatchPickler(), BatchSender()
 
     def ready(self) -> tuple[str, str | None, SharedMemoryHandle]:
         """The address of the node, why the dataset cannot be loaded, and where its batches will be."""
@@ -201,7 +201,7 @@ class LaneActor:
         self._runner = LaneRunner(self._dataset, state, self._sender.arena, self._page.watch)
 
     def take(self, begin_number: int, freed: list[int]) -> Reply | None:
-        """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped. These
+        """The next result of the lane whose turn it is; None if the lanes have ended or failed, or were dropped. These
         buffers may be written again."""
         self._sender.buffers.free(freed)
         if begin_number != self._begin_number or not self._schedule:
@@ -211,21 +211,21 @@ class LaneActor:
         self._number += 1
         self._page.enter(lane)
         try:
-            item = self._runner.take(lane)
-            state, skipped = item.state, item.skipped
+            result = self._runner.take(lane)
+            state, skipped = result.state, result.skipped
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
-            if isinstance(item, Ended):
+            if isinstance(result, Ended):
                 self._schedule.end_lane()
                 return Reply(EndMessage(*head, change, skipped))
-            notes, counts = item.notes, item.counts
-            parts = self._encoder.encode(item.batch)
-            del item  # a reference to the batch would keep it from being sent without a copy
+            notes, counts = result.notes, result.counts
+            parts = self._pickler.pieces_of(result.batch)
+            del result  # a reference to the batch would keep it from being sent without a copy
             body, *rest = self._sender.place(parts)
             self._schedule.advance()
             return Reply(BatchMessage(*head, change, skipped, notes, body, counts), *rest)
         except BaseException as error:
             self._schedule = None
-            return Reply(FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")))
+            return Reply(FailureMessage(*head, *self._pickler.pickle_error(error, f"in a worker, lane {lane}")))
         finally:
             self._page.leave()
 
@@ -267,14 +267,14 @@ class RayLink:
         self.actor.begin.remote(self.begin_number, lanes, own, num_ahead, self.reader.by_reply)
 
     def request(self, begin_number: int) -> None:
-        """Ask for the next item, or, if it is not the current begin number, whether the actor lives."""
+        """Ask for the next result, or, if it is not the current begin number, whether the actor lives."""
         self.requests.append(self._future(self.actor.take.remote(begin_number, self.reader.buffers.take_released())))
 
-    def has_item(self) -> bool:
+    def has_result(self) -> bool:
         return bool(self.requests) and self.requests[0].done()
 
     def take(self) -> tuple[LaneMessage, list[Any]] | None:
-        """The oldest item, and the parts of its batch; None if these cannot be reached any more, so that Ray is asked
+        """The oldest result, and the parts of its batch; None if these cannot be reached any more, so that Ray is asked
         why. Raises why the actor is lost."""
         reply = self.requests.popleft().result()
         if reply is None:
@@ -303,7 +303,7 @@ class RayPool:
     def __init__(self, ray: Any, dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig) -> None:
         self._ray, self._workers, self._config = ray, workers, config
         self._restarts, self._name = Restarts(config), dataset.describe
-        self._encoded, _ = encode_dataset(dataset)
+        self._encoded, _ = pickle_dataset(dataset)
         others = "".join(f", {amount:g} {name}" for name, amount in (workers.resources or {}).items())
         self._needs = f"{workers.num_cpus:g} free CPUs{others}"
         ranks = dataset.worker_config
@@ -402,7 +402,7 @@ class RayPool:
         while link.lanes and len(link.requests) < max(1, min(self._config.prefetch_factor, most)):
             link.request(link.begin_number)
 
-    def take(self, lane: int) -> Produced[Any] | Ended:
+    def take(self, lane: int) -> LaneResult:
         link = self._link_of[lane]
         num_ready = sum(request.done() for request in link.requests)
         message, parts = self._received(lane)
@@ -423,10 +423,10 @@ class RayPool:
         self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)
         ready = num_ready, self._config.prefetch_factor
-        return Produced(lane, decode(parts), state, message.skipped, message.counts, message.notes, *ready)
+        return Produced(lane, from_pieces(parts), state, message.skipped, message.counts, message.notes, *ready)
 
     def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
-        """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
+        """Wait for the next result of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
         watchdog: Watchdog | None = None
         watched = 0
         while True:
@@ -435,10 +435,10 @@ class RayPool:
             if time.monotonic() >= self._assignment_at or (self._is_assigned and not self._link_of[lane].ready):
                 self._assign()
             link = self._link_of[lane]
-            if link.has_item():
+            if link.has_result():
                 try:
-                    if item := link.take():
-                        return item
+                    if result := link.take():
+                        return result
                 except Exception as error:
                     if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
                         raise WorkerError(

@@ -30,7 +30,7 @@ from bridge_data.loader.loader import Meter, Timed, open_pool
 from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
-from bridge_data.samples.pickling import decode, encode_by_reference
+from bridge_data.samples.pickling import from_pieces, pieces_by_reference
 
 BATCH, END, ERROR, CLOSED = range(4)
 
@@ -334,7 +334,7 @@ def to_parts(value: Any) -> list[memoryview]:
     try:
         # As memory of NumPy's: views of a `PickleBuffer` crash CPython 3.11 and 3.12 when the garbage collector frees
         # them in a cycle, such as that of an error with the frame that kept it.
-        parts = [np.frombuffer(part.raw(), np.uint8).data for part in encode_by_reference(value)]
+        parts = [np.frombuffer(part.raw(), np.uint8).data for part in pieces_by_reference(value)]
     except Exception as error:
         shown = value.content if isinstance(value, Arrival) else value
         raise WorkerError(f"{shown!r:.200} cannot be sent to another rank: {error!r}") from error
@@ -371,7 +371,7 @@ def from_bytes(content: torch.Tensor) -> Any:
         offset += -offset % _ALIGNMENT
         parts.append(memory[offset : offset + size])
         offset += size
-    return decode(parts)
+    return from_pieces(parts)
 
 
 def _padding(size: int) -> memoryview:

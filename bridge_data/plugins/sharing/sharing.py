@@ -77,7 +77,7 @@ def balancing_of(cost: Cost, schedule: BatchSchedule, num_micro_batches: int, co
         )
         return None
 
-    def step_size(first_micro_batch: int) -> int:
-        return schedule.num_micro_batches(first_micro_batch * schedule.micro_batch_size, config.world_size)
+    def step_size(num_handed_out: int) -> int:
+        return schedule.num_micro_batches(num_handed_out * schedule.micro_batch_size, config.world_size)
 
     return Balancing(cost=cost, step_size=step_size, max_step_size=num_micro_batches)

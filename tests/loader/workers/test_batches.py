@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.loader.workers.batches import Encoder, encode_dataset
+from bridge_data.loader.workers.batches import BatchPickler, pickle_dataset
 from bridge_data.samples import Batch, SourceInfo, TextSample, edataclass
-from bridge_data.samples.pickling import decode
+from bridge_data.samples.pickling import from_pieces
 from tests.loader.faults import AwkwardError
 from tests.loader.streams import Streams, config, expected
 
@@ -51,8 +51,8 @@ ARRAYS = {
 
 def travelled(value: Any) -> Any:
     """As through shared memory: the parts lie in one writable stretch."""
-    parts = [bytearray(part.raw()) for part in Encoder().encode(value)]
-    return decode(memoryview(part) for part in parts)
+    parts = [bytearray(part.raw()) for part in BatchPickler().pieces_of(value)]
+    return from_pieces(memoryview(part) for part in parts)
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -128,23 +128,23 @@ def test_sources_come_back_equal_in_batches_of_any_make(batch: Any) -> None:
 def test_what_has_no_name_travels_too_and_what_was_there_stays_as_it_was() -> None:
     batch = Open(__key__=["a"], __sources__=SOURCES)
     batch.more = lambda number: number + 1  # type: ignore[attr-defined]
-    encoder = Encoder()
+    pickler = BatchPickler()
     for _ in range(2):
-        back = decode(bytearray(part.raw()) for part in encoder.encode([batch, torch.ones(2)]))
+        back = from_pieces(bytearray(part.raw()) for part in pickler.pieces_of([batch, torch.ones(2)]))
         assert back[0].more(1) == 2 and back[0].__sources__ == SOURCES and back[1].sum() == 2
     assert batch.__sources__ is SOURCES
 
 
 def test_what_cannot_be_pickled_is_an_error() -> None:
     with pytest.raises(TypeError, match="lock"):
-        Encoder().encode({"lock": threading.Lock()})
+        BatchPickler().pieces_of({"lock": threading.Lock()})
 
 
 def test_an_error_is_sent_with_its_traceback() -> None:
     try:
         raise KeyError("image")
     except KeyError as error:
-        data, text = Encoder().encode_error(error, "in lane 3")
+        data, text = BatchPickler().pickle_error(error, "in lane 3")
     assert data is not None
     back = pickle.loads(data)
     assert type(back) is KeyError and back.args == ("image",)
@@ -152,12 +152,12 @@ def test_an_error_is_sent_with_its_traceback() -> None:
 
 
 def test_an_error_that_does_not_survive_pickling_is_sent_as_text_of_bounded_length() -> None:
-    data, text = Encoder().encode_error(AwkwardError("shard_0/7", "x" * 1_000_000), "in lane 3")
+    data, text = BatchPickler().pickle_error(AwkwardError("shard_0/7", "x" * 1_000_000), "in lane 3")
     assert data is None and "AwkwardError: shard_0/7" in text and len(text) < 10_000
 
 
 def test_the_modules_that_a_dataset_needs_are_found() -> None:
-    data, modules = encode_dataset(Streams(config(1), make=expected))
+    data, modules = pickle_dataset(Streams(config(1), make=expected))
     assert {"bridge_data.topology", Streams.__module__} <= set(modules) and "__main__" not in modules
     assert dataclasses.is_dataclass(pickle.loads(data).worker_config)
 
@@ -171,6 +171,6 @@ def test_what_multiprocessing_has_of_the_script_travels_by_value(monkeypatch: py
     exec("def hue():\n    return colorsys.rgb_to_hsv(0, 0, 1)[0]\nJob.hue = staticmethod(hue)", vars(script))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "__mp_main__", script)
-        data, modules = encode_dataset(script.Job())
+        data, modules = pickle_dataset(script.Job())
     assert "__mp_main__" not in modules and pickle.loads(data).size() == 3
     assert "colorsys" in modules and pickle.loads(data).hue() > 0

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bridge_data.loader.workers import shared_buffers
-from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.workers.batches import BatchPickler
 from bridge_data.loader.workers.shared_buffers import BufferQuota, MappedBuffers, SharedArena, SharedBuffers
 from bridge_data.samples import collation
-from bridge_data.samples.pickling import decode
+from bridge_data.samples.pickling import from_pieces
 
 
 class Ends:
@@ -34,11 +34,11 @@ class Ends:
         """What arrives of the batch in `box`, out of which it is taken."""
         self.buffers.free(self.reader.take_released())
         self.copied.append(False)
-        body, payload, descriptors = self.arena.place(Encoder().encode(box.pop()))
+        body, payload, descriptors = self.arena.place(BatchPickler().pieces_of(box.pop()))
         body = pickle.loads(pickle.dumps(body))
         self.reader.note(body, descriptors)
         self.used.add(body.buffer)
-        return decode(self.reader.open(body, memoryview(b"".join(payload))))
+        return from_pieces(self.reader.open(body, memoryview(b"".join(payload))))
 
 
 def test_small_batches_need_no_buffer_and_can_be_written() -> None:
@@ -191,7 +191,7 @@ def test_buffers_of_unread_batches_come_back_and_a_huge_batch_is_forgotten(ends:
     for _ in range(9):
         ends.buffers.free(ends.reader.take_released())
         ends.copied.append(False)
-        body, _, descriptors = ends.buffers.place(Encoder().encode(torch.ones(50_000)))
+        body, _, descriptors = ends.buffers.place(BatchPickler().pieces_of(torch.ones(50_000)))
         ends.reader.note(body, descriptors)
         ends.reader.discard(body)  # as after a restore
     assert len(ends.buffers.maps) == 1
