@@ -265,7 +265,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
         for member in source.composition.members:
             _add_source(targets, member, report)
     shards = tars_of(source.records)
-    if shards is None or source.maker is not None:
+    if shards is None or source.sample_loader is not None:
         targets.load(source, is_counted=shards is None and source.composition is None)
     if shards is not None:
         folder = _add_folder(targets, on_disk(shards.root), report, source.limits)
@@ -294,7 +294,7 @@ def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]
 
 def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:
     recipe = None
-    if source.field_map and source.maker is None:
+    if source.field_map and source.sample_loader is None:
         recipe = Recipe(source.sample_class, source.field_map, source.parts)
     chosen = None if source.records is shards else source.records
     for shard, name in enumerate(shards.names):

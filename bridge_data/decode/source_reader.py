@@ -59,7 +59,7 @@ class SourceReader(abc.ABC):
         return self.read_singly(index) if blocks is None else blocks.read(index)
 
     def read_singly(self, index: int) -> RawSample:
-        """The same, without the block that the sample is in."""
+        """The stored parts of sample `index`, read without the block that it is in."""
         return self._reader.read(index, self._source.parts)
 
     def release(self, index: int) -> None:
@@ -134,8 +134,8 @@ class SingleSourceReader(SourceReader):
         self._other_names: Mapping[str, str] = {}
         self._whole_parts: tuple[tuple[str, str, Handler], ...] = ()
         self._make: Callable[[dict[str, Any]], Any] | None = None
-        if source.maker is not None:
-            self._make = source.maker.maker(self._decoder, self._subflavors)
+        if source.sample_loader is not None:
+            self._make = source.sample_loader.load_function(self._decoder, self._subflavors)
         elif not self._crude:
             for access in source.field_map.values():
                 for part in access.parts:

@@ -169,7 +169,7 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample])
         decoder = self._decoder
         return super().load_sample(sample if decoder is None or isinstance(decoder, Decoding) else decoder(sample))
 
-    def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
+    def load_function(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
         """`load_sample` with these sub-flavors, and with `decode` unless the factory was given a decoder."""
         bound = copy.copy(self)
         bound.subflavors = subflavors

@@ -33,7 +33,7 @@ from bridge_data import samples
 from bridge_data.data.plain_data import Node, given, nearest
 from bridge_data.data.records import count_samples, split_part_of
 from bridge_data.errors import ConfigError
-from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
+from bridge_data.plan.source import FieldAccess, SampleClass, SampleLoader, parse_access
 from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample, required_fields
 
@@ -79,13 +79,13 @@ _KEYS = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How a sample is built: its class, the source of its fields (empty, if crude), the parts to read (None for all),
-    the sub-flavors of the data set, and a maker of samples that replaces the field map."""
+    the sub-flavors of the data set, and a loader of samples that replaces the field map."""
 
     sample_class: SampleClass
     field_map: Mapping[str, FieldAccess] = dataclasses.field(default_factory=dict)
     parts: Container[str] | None = None
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    maker: SampleMaker | None = None
+    sample_loader: SampleLoader | None = None
 
 
 def read_sample_config(
@@ -110,7 +110,7 @@ def read_sample_config(
                 "CaptioningSample}` or another sample class"
             )
     sample_class = find_class(reference["__module__"], reference["__class__"], trusted_modules)
-    maker, field_map, parts = None, {}, None
+    sample_loader, field_map, parts = None, {}, None
     if issubclass(sample_class, CrudeSample):
         for key in ("field_map", "sample_loader"):
             if node := given(entries, key):
@@ -121,7 +121,7 @@ def read_sample_config(
             raise node.error("field_map: there is a sample_loader too; remove one of them")
         from bridge_data.plan.factories import LoadedBy, read_function  # imported here: a field map needs no code
 
-        maker = LoadedBy(sample_class, read_function(loader, "sample_loader", trust_dataset_code))
+        sample_loader = LoadedBy(sample_class, read_function(loader, "sample_loader", trust_dataset_code))
         parts = _part_filter(entries, trust_dataset_code)
     else:
         node = given(entries, "field_map")
@@ -139,7 +139,7 @@ def read_sample_config(
         field_map=field_map,
         parts=parts,
         subflavors=read_subflavors(entries),
-        maker=maker,
+        sample_loader=sample_loader,
     )
 
 

@@ -107,15 +107,15 @@ def _run(file: str, code: str) -> dict[str, Any]:
     return names
 
 
-def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict[str, Any], maker: str) -> Any:
-    """A sample of `sample_class` with the `fields` that `maker` returned for `sample`, and with its provenance.
+def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict[str, Any], function: str) -> Any:
+    """A sample of `sample_class` with the `fields` that `function` returned for `sample`, and with its provenance.
 
     Raises:
         FatalSampleError: if these are not the fields of the class, as every other sample would fail, too.
     """
     if not isinstance(fields, dict):
         raise FatalSampleError(
-            f"{maker} returned {fields!r} for sample {sample['__key__']}: expected a dict of the fields of "
+            f"{function} returned {fields!r} for sample {sample['__key__']}: expected a dict of the fields of "
             f"{sample_class.__name__}"
         )
     provenance = {name: sample[name] for name in ("__restore_key__", "__sources__")}
@@ -124,7 +124,7 @@ def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict
         return sample_class(**values)
     except TypeError as error:
         raise FatalSampleError(
-            f"{maker}: the fields {', '.join(fields) or '(none)'} do not make a {sample_class.__name__}: {error} "
+            f"{function}: the fields {', '.join(fields) or '(none)'} do not make a {sample_class.__name__}: {error} "
             f"(sample {sample['__key__']})"
         ) from error
 
@@ -136,8 +136,10 @@ class LoadedBy:
     sample_class: SampleClass
     sample_loader: Callable[[Parts], Any]
 
-    def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
-        """See `SampleMaker`."""
+    def load_function(
+        self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]
+    ) -> Callable[[Parts], Any]:
+        """See `SampleLoader`."""
 
         def make(sample: Parts) -> Any:
             decoded = sample if decode is None else decode(sample)
@@ -269,7 +271,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
         It may raise `SkipSample`, and must not draw random numbers.
         """
 
-    def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
+    def load_function(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], T_sample]:
         """`load_sample` with these sub-flavors; `decode` is not used by this class."""
         bound = copy.copy(self)
         bound.subflavors = subflavors
@@ -283,7 +285,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
     def _open(self) -> Records: ...
 
     def _source(
-        self, maker: "PathDatasetFactory[Any] | None", field_map: Mapping[str, FieldAccess] | None = None
+        self, sample_loader: "PathDatasetFactory[Any] | None", field_map: Mapping[str, FieldAccess] | None = None
     ) -> Source:
         source = Source(
             path=str(self.path),
@@ -294,7 +296,7 @@ class PathDatasetFactory(BaseCoreDatasetFactory[T_sample]):
             parts=self._parts,
             subflavors=self.subflavors,
             config_file=f"{type(self).__name__} of {self.path}",
-            maker=maker,
+            sample_loader=sample_loader,
             always_decoded=self._always_decoded,
         )
         return self._cut(source)

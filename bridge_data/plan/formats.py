@@ -126,7 +126,7 @@ class Format(abc.ABC):
             parts=config.parts,
             subflavors={**config.subflavors, **scope.subflavors},
             config_file=config_file or reference.path,
-            maker=config.maker,
+            sample_loader=config.sample_loader,
             limits=scope.cache.limits,
             values=values,
             format=self.name,

@@ -221,19 +221,19 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
             sample_class=self._class,
             subflavors=self.subflavors,
             config_file=MEMORY,
-            maker=_Maker(self._class),
+            sample_loader=_Loader(self._class),
         )
         return self._cut(source)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Maker:
+class _Loader:
     """Makes samples of `sample_class` from the values of items."""
 
     sample_class: SampleClass
 
-    def maker(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
-        """See `SampleMaker`."""
+    def load_function(self, decode: Decode | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
+        """See `SampleLoader`."""
         if issubclass(self.sample_class, CrudeSample):
             return lambda parts: CrudeSample((decode or dict)({**parts, "__subflavors__": subflavors}))
         return lambda parts: self._sample(parts, subflavors)

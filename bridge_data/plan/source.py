@@ -44,10 +44,12 @@ _OPTION = re.compile(r"(?P<part>[^\[\],]+)(?P<path>(?:\[[^\[\]]+\])*)")
 _MISSING = object()
 
 
-class SampleMaker(Protocol):
+class SampleLoader(Protocol):
     """Makes samples without a field map: by a function next to the data, or in a user's class."""
 
-    def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
+    def load_function(
+        self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]
+    ) -> Callable[[Parts], Any]:
         """A function that makes a sample of its undecoded parts. `decode` is the decoder of the task encoder (None:
         nothing is decoded), `subflavors` are those of the source."""
 
@@ -74,7 +76,7 @@ class Source:
 
     `field_map` gives the fields of `sample_class`; a crude class has none. `parts` are the parts to read, None for all.
     `config_file` is the dataset.yaml. With a `composition`, samples are made of those of its members, which are built
-    as these say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
+    as these say. A `sample_loader` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
     `values` are the parts that are values already, and are not decoded. `format` is the name of the `formats.Format` of
     the data, empty if code made the source. With `always_decoded`, parts are also decoded for an encoder whose
@@ -90,7 +92,7 @@ class Source:
     subflavors: Mapping[str, Any]
     config_file: str
     composition: Composition | None = None
-    maker: SampleMaker | None = None
+    sample_loader: SampleLoader | None = None
     aux: Mapping[str, AuxReference] = dataclasses.field(default_factory=dict)
     epochs_per_shuffle: EpochsPerShuffle = 1
     limits: Limits = DEFAULT_LIMITS
@@ -138,8 +140,8 @@ class Source:
         return withheld(self.records)
 
     @property
-    def asks_for(self) -> Mapping[str, str]:
-        """The extras that a run over it must have (see `order.extras`), and what needs each, for messages."""
+    def needed_extras(self) -> Mapping[str, str]:
+        """By the names of extras that a run over it must have (see `order.extras`): what needs each, for messages."""
         return {"withheld": "a data set with samples that may not be read"} if self.withheld else {}
 
     def verified(self) -> Source:

@@ -56,7 +56,7 @@ def content_keys(encoder: Any, sources: Sequence[Source], version: str) -> list[
     for source in sources:
         told: list[Any] = [of_encoder]
         for one in {source: 0, **dict.fromkeys(source.members)}:
-            settings = [one.limits, one.parts, sorted(one.values), one.format, dict(one.subflavors), one.maker]
+            settings = [one.limits, one.parts, sorted(one.values), one.format, dict(one.subflavors), one.sample_loader]
             told.append([_of_source(encoder, one), teller.told(settings)])
         keys.append(_digest(json.dumps(told, sort_keys=True).encode()))
     return keys
@@ -67,9 +67,9 @@ def _of_source(encoder: Any, source: Source) -> list[Any]:
     is_crude = issubclass(source.sample_class, CrudeSample)
     cookers = [cooker.is_match(source.subflavors) for cooker in encoder.cookers] if is_crude else []
     fields = sorted((name, str(access)) for name, access in source.field_map.items())
-    maker = None if source.maker is None else _name(type(source.maker))
+    loader = None if source.sample_loader is None else _name(type(source.sample_loader))
     joiner = None if source.composition is None else _name(source.composition.joiner)
-    return [_name(source.sample_class), fields, cookers, maker, joiner, sorted(source.aux)]
+    return [_name(source.sample_class), fields, cookers, loader, joiner, sorted(source.aux)]
 
 
 class _Teller:

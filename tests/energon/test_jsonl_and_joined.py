@@ -136,7 +136,7 @@ def test_the_default_factory_is_what_the_path_stands_for(tmp_path: Path) -> None
     source, known = factory.source(), load_plan(path).sources[0]
     assert source.fingerprint == known.fingerprint
     assert (source.path, source.name, source.sample_class) == (known.path, known.name, known.sample_class)
-    assert (source.subflavors, source.maker, len(factory)) == ({"kind": "lines"}, None, 20)
+    assert (source.subflavors, source.sample_loader, len(factory)) == ({"kind": "lines"}, None, 20)
     assert factory.build().sources[0].fingerprint == known.fingerprint
     assert (factory.paths, str(factory)) == ([path], f"DefaultCrudeJsonlDatasetFactory({path} [train])")
 
@@ -145,9 +145,9 @@ def test_lines_stay_bytes_or_are_decoded(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl")
     parts = {**PROVENANCE, "json": b'{"text": "a 3"}'}
     raw = CrudeJsonlDatasetFactory(path).source()
-    assert raw.maker is not None
-    assert raw.maker.maker(None, {})(parts) == CrudeSample(parts)
-    decoded = DefaultCrudeJsonlDatasetFactory(path).maker(None, {"x": 1})(parts)
+    assert raw.sample_loader is not None
+    assert raw.sample_loader.load_function(None, {})(parts) == CrudeSample(parts)
+    decoded = DefaultCrudeJsonlDatasetFactory(path).load_function(None, {"x": 1})(parts)
     assert decoded == CrudeSample({**parts, "json": {"text": "a 3"}, "__subflavors__": {"x": 1}})
     with pytest.raises(SampleError, match=r"a\.jsonl: sample 3 is no JSON: Expecting value"):
         DefaultCrudeJsonlDatasetFactory(path).load_sample({**PROVENANCE, "json": b"x"})
@@ -156,8 +156,8 @@ def test_lines_stay_bytes_or_are_decoded(tmp_path: Path) -> None:
 def test_a_class_of_the_users_makes_its_samples(tmp_path: Path) -> None:
     factory = Marked(write_lines(tmp_path / "a.jsonl"))
     source = factory.source()
-    assert source.maker is factory
-    sample = source.maker.maker(None, {})({**PROVENANCE, "json": b"{}"})
+    assert source.sample_loader is factory
+    sample = source.sample_loader.load_function(None, {})({**PROVENANCE, "json": b"{}"})
     assert (sample["mark"], sample["json"]) == ("mine", {})
 
 

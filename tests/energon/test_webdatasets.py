@@ -56,7 +56,7 @@ def test_a_factory_is_what_its_dataset_yaml_would_be(folder: Path) -> None:
         known.sample_class,
         known.field_map,
     )
-    assert (source.parts, source.maker, source.split_part) == (known.parts, None, "train")
+    assert (source.parts, source.sample_loader, source.split_part) == (known.parts, None, "train")
     assert loaded(source).text == loaded(known).text == "t3"
 
 

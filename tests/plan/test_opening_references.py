@@ -216,7 +216,7 @@ def test_its_samples_get_the_sub_flavors_of_a_metadataset_and_must_be_samples(tm
     (source,) = load_plan(file, trusted_modules=["tests"]).sources
     sample = loaded(source, 1)
     assert (sample.caption, sample.__subflavors__) == ("t1", {"b": 2})
-    assert type(source.maker) is BytesWebdataset
+    assert type(source.sample_loader) is BytesWebdataset
     (source,) = load_plan(own(tmp_path / "none", "NothingWebdataset", **SHOUTED), trusted_modules=["tests"]).sources
     with pytest.raises(FatalSampleError, match=r"load_sample returned None for sample .*000: expected a Sample"):
         loaded(source, 0)

@@ -69,7 +69,7 @@ def assemble(
         parts=None,
         config_file=config_file,
         composition=joined,
-        maker=None,
+        sample_loader=None,
     )
 
 
