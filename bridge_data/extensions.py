@@ -76,7 +76,7 @@ class Seam(Generic[T]):
         return _of_others(self.kind, name) if found is None else found
 
     def get(self, name: str, needed_by: str) -> T:
-        """The same, which the setting `needed_by` needs.
+        """The extension of this name, which the setting `needed_by` needs.
 
         Raises:
             ConfigError: if nobody offers it.
@@ -88,7 +88,7 @@ class Seam(Generic[T]):
 
     @property
     def lacks(self) -> str:
-        """Where a plug-in is not that is not installed, and the way out, for messages."""
+        """Where a plug-in that is not installed was looked for, and the way out, for messages."""
         return f"it is neither in {_FOLDER} nor among the entry points 'bridge_data.{self.kind}'. {_INSTALL}"
 
 
@@ -103,7 +103,7 @@ class Feature(Generic[T]):
         return Seam[T]("features").find(self.name)
 
     def get(self, needed_by: str) -> T:
-        """The same, which the setting `needed_by` needs. Errors as of `Seam.get`."""
+        """What the plug-in offers, which the setting `needed_by` needs. Errors as of `Seam.get`."""
         return Seam[T]("features").get(self.name, needed_by)
 
 

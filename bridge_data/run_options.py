@@ -253,8 +253,8 @@ class LoaderConfig:
     one of them; the DataModule does."""
 
     @property
-    def asks_for(self) -> dict[str, str]:
-        """The extras (see `order.extras`) that options ask for, by name, and the option that asks for each."""
+    def options_of_extras(self) -> dict[str, str]:
+        """By the names of extras that options ask for (see `order.extras`): the option that asks for each."""
         fields = (field for field in dataclasses.fields(self) if "extra" in field.metadata)
         return {field.metadata["extra"]: field.name for field in fields if getattr(self, field.name)}
 

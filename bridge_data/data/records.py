@@ -293,7 +293,7 @@ class Selection(abc.ABC):
     @property
     @abc.abstractmethod
     def shard_counts(self) -> Sequence[int]:
-        """Those in each shard of `records`."""
+        """The samples of the selection in each shard of `records`."""
 
     @abc.abstractmethod
     def to_base(self, index: int) -> int:
@@ -318,7 +318,7 @@ class Selection(abc.ABC):
 
     @functools.cached_property
     def shards(self) -> Sequence[tuple[str, int]]:
-        """Those that have samples in the selection."""
+        """The shards that have samples in the selection."""
         own = zip(self.records.shards, self.shard_counts, strict=True)
         return [(name, count) for (name, _), count in own if count]
 

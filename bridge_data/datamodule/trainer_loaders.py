@@ -75,7 +75,7 @@ def rank_loader(
     if not is_validation:  # extras are in the positions of all ranks, also of those that record nothing
         dataset = with_extras(dataset, config)
     if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
-        no_recorders: dict[str, Any] = dict.fromkeys(config.asks_for.values())
+        no_recorders: dict[str, Any] = dict.fromkeys(config.options_of_extras.values())
         config = dataclasses.replace(config, **no_recorders)
     if share == "replicate" and balancing is None:
         return open_loader(dataset, config)

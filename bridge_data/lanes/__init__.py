@@ -17,6 +17,6 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     restoring       a sample or a batch made again from its `__restore_key__`
     wrappers        `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 
-`lane` alone moves; what `maker` does to a sample depends on the sample alone. Hooks are called in the order that
-`maker` sets; `restoring` follows the same one.
+Only a `Lane`, with its feed and pack source, has a position that changes; what `maker` does to a sample depends on the
+sample alone. Hooks are called in the order that `maker` sets; `restoring` follows the same one.
 """

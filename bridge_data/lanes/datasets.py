@@ -338,7 +338,7 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
 
 def _featured(dataset: LaneDataset, options: DatasetOptions) -> LaneDataset:
     """`dataset` with what plug-ins add for its options."""
-    if dataset.order.rule is not None:
+    if dataset.order.rule is not None:  # the weights count a cost
         needed_by = f"weight_unit: {dataset.plan.weight_unit}"
         dataset = _COST_CHECKS.get(needed_by)(dataset)
     if options.packing != "online":

@@ -129,7 +129,7 @@ class LaneDataset:
         self._shuffle = shuffle
         self.order = self.order_of(plan, batching)
         """Which samples each lane draws."""
-        asked = {name: needed_by for source in plan.sources for name, needed_by in source.asks_for.items()}
+        asked = {name: needed_by for source in plan.sources for name, needed_by in source.needed_extras.items()}
         self.extras: tuple[StateExtra, ...] = extras_of(asked, plan.sources, self.source_ids) if asked else ()
         """What features do in the lanes, and keep in the states."""
         self.check_hooks()  # here rather than in a worker

@@ -95,17 +95,19 @@ class EncodingMaker:
         self._stages, self._fit = _stages(hooks, fit), fit
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`. A sample is made in one of three ways, which give the same:
+        """See `Maker`. A sample is made in one of three ways, which give the same; the first two are quicker, as they
+        leave out what has no effect on their samples:
 
-        | | of what | without |
+        | way | which samples | what it leaves out |
         |---|---|---|
         | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
         | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
-        | `_one` | all others; all, if there are hooks of samples, or an observer | |
+        | `_one` | all others; all, if there are hooks of samples, or an observer | nothing |
         """
         if self._stages or self._singly or self.hooks.observer is not None:
             return map(self._one, refs)
         held = self._held(refs)
+        # not `None in held`, which would compare samples
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._loaded(refs, held or [None] * len(refs))
@@ -164,14 +166,14 @@ class EncodingMaker:
         return bool(hooks & self.hooks.seeded) or (truncate is not None and declared(truncate).seeded)
 
     def preencoded(self) -> "EncodingMaker":
-        """The same, but it ends where the length of a sample is known: before `postencode_sample`."""
+        """This maker without `postencode_sample`: it ends where the length of a sample is known."""
         changed = copy.copy(self)
         changed._stages = [stage for stage in self._stages if stage[0] != "postencode_sample"]
         return changed
 
     def _held(self, refs: Sequence[SampleRef]) -> list[Any] | None:
-        """The only output of each reference, if plain and in memory, else None; None if it is of none. All are made in
-        one loop."""
+        """For each reference the sample, if it is plain and in memory, else None; made in one loop. None instead of a
+        list: there is none for any."""
         sources, epochs, indices, outputs = zip(*refs, strict=True)
         if max(outputs) > 0:
             return None
@@ -202,7 +204,7 @@ class EncodingMaker:
                     continue
                 if watch is not None:
                     watch(ref)
-                hooks.sample = ids.source_keys[source], epoch, index, 0
+                hooks.random_key = ids.source_keys[source], epoch, index, 0
                 try:
                     sample = reader.load(index)
                 except Exception:  # it is made again by itself, to be reported

@@ -26,7 +26,7 @@ class SampleOutcome(NamedTuple):
     outputs: list[tuple[int, Any]]
     notes: HookNotes
     counts: tuple[int, ...]
-    """As `Counters.saved`, without the time."""
+    """The numbers of `Counters.saved`, without the time."""
     took_ns: int
 
     @property
@@ -71,9 +71,9 @@ class LaneView:
     """What a wrapper may know and do of the lane whose samples it makes."""
 
     number: int
-    """Of the lane; -1 of an `AheadMaker`, which is for samples of any."""
+    """The number of the lane; -1 in an `AheadMaker`, which is for samples of any."""
     num_lanes: int
-    """Of the job; 0 of an `AheadMaker`."""
+    """The lanes of the job; 0 in an `AheadMaker`."""
     times: SampleTimes
     new_upcoming: Callable[[], UpcomingSamples] | None
     """Makes another view of what the lane loads next; None for an `AheadMaker`."""
@@ -86,7 +86,7 @@ class LaneView:
 
     @property
     def hooks(self) -> Hooks:
-        """Those of the lane, which count its skips."""
+        """The hooks of the lane, which count its skips."""
         return self.maker.hooks
 
     @property

@@ -111,7 +111,7 @@ class PackSources:
     """Whether the samples of each pack are known before any is read: see `members`."""
 
     def batched(self, dataset: PackedData) -> "PackSources":
-        """Those of `dataset`, which was made of the one with these: its batches have another size and another encoder.
+        """The pack sources of `dataset`, a copy of the data set of these with another batch size and another encoder.
 
         Raises:
             ConfigError: if there are none for this encoder.
@@ -133,7 +133,7 @@ class PackSources:
         raise NotImplementedError
 
     def for_ranks(self, num_ranks: int) -> "PackSources":
-        """Those of a job of so many data-parallel ranks."""
+        """The pack sources of a job of `num_ranks` data-parallel ranks."""
         return self
 
     def have_ended(self, dataset: PackedData, state: LoaderState, lanes: Iterable[int]) -> bool:

@@ -106,7 +106,8 @@ class SampleFeed:
         return refs if self._extras is None else self._extras.filter(refs)
 
     def let_through(self, refs: Sequence[SampleRef], *, survivals: bool = False) -> Sequence[SampleRef]:
-        """As `without_left_out`; the others are counted as skips, and with `survivals` as not kept."""
+        """The samples of `refs` that no extra leaves out; the others are counted as skips, and with `survivals` as not
+        kept."""
         if self._extras is None:
             return refs
         kept = self.without_left_out(refs)
@@ -146,7 +147,7 @@ class SampleFeed:
         return True
 
     def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
-        """As `Work.select`, of items that are read; counted if hooks skip all of them."""
+        """`Work.select` of items that are read; counted as not kept if hooks skip all of them."""
         packs, left = self.work.select(items, at_end=at_end)
         if packs:
             self.survivals.kept[_BUFFERS] += 1

@@ -62,7 +62,7 @@ class EvenEnds:
         self.num_filled = 0
         """Steps in which this rank had no batch of its own, and got an empty one."""
         self.num_repeated = 0
-        """Those in which it got a real batch again, because it could not be emptied."""
+        """Steps in which it got a real batch again, because that could not be emptied."""
         self._dataset, self._new_pool = dataset, new_pool
         self._num_micro_batches: int | None = None
         self._template: Any = None

@@ -103,7 +103,7 @@ def open_loader(
 
 def with_extras(dataset: LaneDataset, config: LoaderConfig) -> LaneDataset:
     """`dataset` with the extras that the options ask for."""
-    asked = {name: f"{option}=..." for name, option in config.asks_for.items()}
+    asked = {name: f"{option}=..." for name, option in config.options_of_extras.items()}
     if not asked:
         return dataset
     extras = extras_of(asked, dataset.plan.sources, dataset.source_ids, dataset.extras)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import abc
 import collections
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -100,7 +99,7 @@ class SavableDataLoader:
         self._recorders = dict(self._opened_recorders())
         """By the name of the feature, what follows the batches that are handed out."""
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._pool_follows = False
+        self._in_step = _InStep()
         self._fetched: Produced[Any] | None = None
         self._position: Position
         self._go_to(dataset.new_state())
@@ -154,7 +153,7 @@ class SavableDataLoader:
         return self.snapshot().to_dict()
 
     def snapshot(self) -> LoaderState:
-        """The same as an object, cheap enough for each batch: not for files, but for this job."""
+        """The state of `save_state_rank` as an object, cheap enough for each batch: not for files, but for this job."""
         for recorder in self._recorders.values():
             recorder.save()
         return self._position.state
@@ -211,7 +210,7 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        with self._moving():
+        with self._in_step:
             return self._pool.wait_ready(timeout_s)
 
     def close(self) -> None:
@@ -229,7 +228,7 @@ class SavableDataLoader:
 
     def _opened_recorders(self) -> Iterator[tuple[str, Recorder]]:
         for extra in self.dataset.extras:
-            options = self.config.asks_for
+            options = self.config.options_of_extras
             asked = getattr(self.config, options[extra.name]) if extra.name in options else None
             if (recorder := extra.recorder(asked, self.dataset.worker_config)) is not None:
                 yield extra.name, recorder
@@ -241,28 +240,18 @@ class SavableDataLoader:
         if not self._close.alive:
             raise WorkerError("this loader is closed")
 
-    @contextlib.contextmanager
-    def _moving(self) -> Iterator[None]:
-        """For each change of the position, the pool or the recorders. The pool takes batches ahead, so it has an offset
-        of its own in the lanes, as recorders have in what they note. While `_pool_follows`, they go on from the
-        position. That is unset meanwhile: if a change is interrupted, at whichever line, or fails, all begin anew at
-        the position. So no batch is lost, and none comes twice."""
-        follows, self._pool_follows = self._pool_follows, False
-        yield
-        self._pool_follows = follows
-
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         position = self._position
         while self._fetched is None and (lane := position.turn()) is not None:
-            if not self._pool_follows:
+            if not self._in_step.is_set:
                 lanes = position.lanes()
                 for recorder in self._recorders.values():
                     recorder.begin(position.state)
                 self._pool.begin(lanes, position.state)
-                self._pool_follows = True
+                self._in_step.is_set = True
                 continue
-            with self._moving():
+            with self._in_step:
                 result = self._pool.take(lane)
                 if result.skipped:
                     self.meter.count_skips(result.skipped)
@@ -277,7 +266,7 @@ class SavableDataLoader:
 
     def _hand_out(self, result: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        with self._moving():
+        with self._in_step:
             self._fetched = None
             for name, recorder in self._recorders.items():
                 recorder.note(self._position.index, result.notes.get(name))
@@ -342,7 +331,7 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._pool_follows = False
+        self._in_step.is_set = False
         self._fetched = None
         if self.even_ends is not None:
             self.even_ends.begin(state)
@@ -351,6 +340,23 @@ class SavableDataLoader:
     def _warn_of_idle_workers(self) -> None:
         if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
+
+
+class _InStep:
+    """Whether the pool and the recorders go on from the position: the pool takes batches ahead, so it has an offset of
+    its own in the lanes, as recorders have in what they note. Each change of one of these is made `with` this, which is
+    unset meanwhile: if a change is interrupted, at whichever line, or fails, all begin anew at the position. So no
+    batch is lost, and none comes twice."""
+
+    def __init__(self) -> None:
+        self.is_set = self._was_set = False
+
+    def __enter__(self) -> None:
+        self._was_set, self.is_set = self.is_set, False
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.is_set = self._was_set
 
 
 class Meter:

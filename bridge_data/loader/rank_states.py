@@ -158,7 +158,7 @@ def distribute_state(state: LoaderState | dict[str, Any] | None, config: WorkerC
 
 
 def distribute_state_if_any(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> LoaderState | None:
-    """As `distribute_state`, but None if no rank has a state."""
+    """`distribute_state`, or None if no rank has a state."""
     if config.world_size == 1 or not is_distributed():
         return None if state is None else parse_state(state)
     summary, given = _look_at(state, config)

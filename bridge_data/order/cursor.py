@@ -45,7 +45,7 @@ class CursorState(TypedDict, total=False):
     inbox: dict[str, list[Entry]]
     """By the number of the source, what a reshard left of it, if anything: see `Inbox`."""
     blend: Any
-    """Of a blend that looks at samples, its own state: see `LaneBlend`."""
+    """The state of a blend that looks at samples: see `LaneBlend`."""
 
 
 BEGINNING = (0, 0, 0, 0)
@@ -79,16 +79,16 @@ class SampleIds:
         return self.source_ids[ref.source], ref.epoch, ref.index, output
 
     def random_key(self, ref: SampleRef, output: int) -> tuple[int, int, int, int]:
-        """What random numbers of an output of a sample depend on, beside the seed and the hook."""
+        """(source key, epoch, index, output): random numbers depend on it, the seed and the hook alone."""
         return self.source_keys[ref.source], ref.epoch, ref.index, output
 
 
 _MAX_REFS_AHEAD = 256
 """References of a source that are computed at a time."""
 _MIN_REFS_AHEAD = 16
-"""The same, if there are many sources."""
+"""How many, at least, if there are many sources."""
 _MAX_REFS_HELD = 1 << 14
-"""References that a lane holds of all sources, if each gets its minimum."""
+"""References that a lane holds of all sources, unless these are so many that each has the minimum."""
 
 
 class Stream:
@@ -120,7 +120,7 @@ class Stream:
         return epochs.tolist(), indices.tolist()
 
     def take_arrays(self, count: int) -> tuple[Ints, Ints]:
-        """The same as arrays."""
+        """The same as `take`, as arrays."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self.lane, self._shuffle, self._number)

@@ -7,7 +7,7 @@ under the name of the feature and with the version of what it writes, opaque to 
 
 A feature registers its class under its name (`plugins.TABLE["extras"]`, or the entry points `bridge_data.extras`), so
 that a state which holds something of it can be read by a run that has not asked for it. A run asks for one by an option
-of `LoaderConfig` whose field has `metadata={"extra": name}`, or by its data (`Source.asks_for`): see `extras_of`.
+of `LoaderConfig` whose field has `metadata={"extra": name}`, or by its data (`Source.needed_extras`): see `extras_of`.
 
 When each method is called:
 

@@ -82,8 +82,8 @@ class LoaderState:
     """The state of some or all lanes of a run."""
 
     fingerprint: dict[str, Any]
-    """Data, weights and settings that determine which samples the positions mean. What is a dict by the ids of
-    sources is compared for those that both runs have."""
+    """Data, weights and settings that determine which samples the positions mean. Of a value that is a dict by source
+    ids, the sources that both runs have are compared."""
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
     micro_batch_index: int
@@ -289,10 +289,10 @@ _AS_PLAIN_DATA = {
 """How fields that are not plain data are saved and read."""
 
 _OF_A_RANK = frozenset({"fingerprint", "lanes", "ended"})
-"""They are merged, or compared in another way."""
+"""Fields that are merged, or compared in another way."""
 
 _OF_A_STEP = frozenset({"micro_batch_index", "epoch_batches"})
-"""They differ near the end of finite data, where ranks pass over lanes that have ended."""
+"""Fields that differ near the end of finite data, where ranks pass over lanes that have ended."""
 
 
 def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
@@ -316,7 +316,7 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
 
 
 def _of_common(value: Any, was: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """What is by source, of those that both runs have: one that is gone or new is told as such."""
+    """A value that is a dict by source ids, with the sources that both runs have: others are told as gone or new."""
     if isinstance(value, dict) and value.keys() <= was.keys() | now.keys():
         return {key: of for key, of in value.items() if key in was and key in now} or None
     return value

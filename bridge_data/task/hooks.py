@@ -133,9 +133,9 @@ def may_yield(hook: Any) -> bool:
     return inspect.isgeneratorfunction(function) or _GENERATOR.match(returned) is not None
 
 
-def rng_key(seed: int, stage: str, *sample: int) -> int:
-    """The 64-bit seed of the random numbers that `stage` draws for a sample (source key, epoch, index, output)."""
-    return key64(seed, STAGES.index(stage), *sample)
+def seed_of(seed: int, stage: str, *random_key: int) -> int:
+    """The 64-bit seed of the random numbers that `stage` draws for a sample with this `SampleIds.random_key`."""
+    return key64(seed, STAGES.index(stage), *random_key)
 
 
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
@@ -239,10 +239,10 @@ class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
     What changes while they run, and who changes it: `run`, and the hook by `HookContext`, set all that is of one call
-    (`sample`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Besides, the maker sets
-    `sample` where it decodes without `run`. The lane sets `batch_index`, the number of the current micro-batch, while
-    that is known (else it is None); it counts among `skipped` what it drops at the end, or misses after a restore, and
-    takes `skipped` with each micro-batch.
+    (`random_key`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Besides, the maker sets
+    `random_key` where it decodes without `run`. The lane sets `batch_index`, the number of the current micro-batch,
+    while that is known (else it is None); it counts among `skipped` what it drops at the end, or misses after a
+    restore, and takes `skipped` with each micro-batch.
 
     `cache` is the cache pool for cookers; the `observer` is called around each hook, and around the seeding of the
     random generators; with `raises`, a failure is raised instead of being reported and counted.
@@ -269,8 +269,8 @@ class Hooks:
         self.batch_index: int | None = None
         self._is_profiled: Callable[[], bool] | None = None
         self._numbering = numbering
-        self.sample: tuple[int, ...] = ()
-        """(source key, epoch, index, output) of the current (first) sample."""
+        self.random_key: tuple[int, ...] = ()
+        """The `SampleIds.random_key` of the current sample; of several, that of the first."""
         self._token: Token[HookContext | None] | None = None
         self._callers: Generators | None = None
         self._defaults: contextlib.ExitStack | None = None
@@ -284,25 +284,25 @@ class Hooks:
 
     @property
     def sample_index(self) -> int:
-        source_key, epoch, index = self.sample[:3]
+        source_key, epoch, index = self.random_key[:3]
         return self._numbering.number_of(source_key, epoch, index)
 
     def run(
-        self, stage: str, fn: Callable[[Any], Any], argument: Any, sample: tuple[int, ...], count: int = 1
+        self, stage: str, fn: Callable[[Any], Any], argument: Any, random_key: tuple[int, ...], count: int = 1
     ) -> list[Any]:
         """`fn(argument)` as a list of results: none if skipped, several from a generator.
 
-        `sample` is (source key, epoch, index, output) of the (first) sample, and the number of the result if the hook
+        `random_key` is the `SampleIds.random_key` of the (first) sample, and the number of the result if the hook
         before gave several; `count` is the number of samples that a skip loses. What a generator yields before
         `SkipSample` is kept; what it yields before a failure is not.
         """
         if stage in self.seeded:
-            self._seed(stage, sample)
+            self._seed(stage, random_key)
         results: list[Any] = []
-        self.sample, self.is_cut = sample, False
+        self.random_key, self.is_cut = random_key, False
         observer = self.observer
         if observer is not None:
-            observer.begin(stage, sample[0])
+            observer.begin(stage, random_key[0])
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
@@ -400,11 +400,11 @@ class Hooks:
         if isinstance(self.observer, StageTracer):
             self.observer = None
 
-    def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
+    def _seed(self, stage: str, random_key: tuple[int, ...]) -> None:
         with observed(self.observer, f"seed {stage}"):
             if self._callers is None and self._token is not None:
                 self._callers = Generators()
-            seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
+            seed_generators(seed_of(self.worker_config.seed_offset, stage, *random_key))
 
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
         """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many

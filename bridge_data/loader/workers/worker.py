@@ -137,7 +137,7 @@ class Worker:
         self.batch_bytes = 0
         """Size of the largest."""
         self.schedule: LaneSchedule | None = None
-        """Of its lanes; None before `Begin`, and after one has failed."""
+        """Whose turn it is among its lanes; None before `Begin`, and after one has failed."""
         self._sent: dict[int, LaneState] = {}
         self.runner: LaneRunner
         self._service = None if open_service is None else open_service(self)
