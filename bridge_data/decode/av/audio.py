@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
 from bridge_data.errors import SampleError
-from bridge_data.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from av import AudioFrame
@@ -32,22 +31,61 @@ if TYPE_CHECKING:
 _WARM_UP_PACKETS = 32
 """Packets decoded before a range to warm up the decoder: MP3 refers back to up to 24 packets, Opus needs 80 ms."""
 
-_MAX_KEPT_BYTES, _MAX_WHOLE_BYTES = 1 << 20, 1 << 26
+MAX_KEPT_BYTES, _MAX_WHOLE_BYTES = 1 << 20, 1 << 26
 """Maximum bytes of samples of a track that is decoded while its packets are indexed, once for all that is asked of it:
 for a clip, and for all of it."""
 _DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "s64": np.int64, "flt": np.float32, "dbl": np.float64}
 """By FFmpeg's name of a format; one with a `p` behind has a plane for each channel."""
 
 
-class Audio:
-    """The samples of an audio track; `start_s` is the time of the first, in seconds from the start of the medium.
+class Sound:
+    """Samples of audio: `num_samples` of them, `rate` a second; `start_s` is the time of the first, in seconds from the
+    start of the medium."""
+
+    rate: int
+    start_s: float
+    num_samples: int
+
+    @property
+    def duration_s(self) -> float:
+        """The end of the last sample, in seconds from the start of the medium."""
+        return self.start_s + self.num_samples / self.rate
+
+    def sample_at(self, time_s: float) -> int:
+        """The number of the sample nearest to a time, between 0 and `num_samples`."""
+        return self.num_samples if time_s >= self.duration_s else max(0, int((time_s - self.start_s) * self.rate + 0.5))
+
+    def span_s(self, samples: range) -> tuple[float, float]:
+        """(start, end) of `samples`, in seconds from the start of the medium."""
+        return self.start_s + samples.start / self.rate, self.start_s + samples.stop / self.rate
+
+    def read_clips(self, clips: Sequence[range], max_bytes: int) -> list[NDArray[np.generic]]:
+        """Decode clips, each to (channels, samples); `SampleError` if they take more than `max_bytes` together, as
+        those with damaged timestamps do."""
+        raise NotImplementedError
+
+
+def check_fits(content: NDArray[np.generic], clips: Sequence[range], max_bytes: int) -> None:
+    """Check that clips of samples such as `content` (channels, any) take no more than `max_bytes`."""
+    for clip in clips:
+        needed = len(content) * content.itemsize * len(clip)
+        if needed > max_bytes:
+            raise SampleError(
+                f"{len(clip)} samples of audio of {len(content)} channels take more than the {max_bytes} bytes that "
+                "are left of those allowed (Limits(max_audio_bytes)); ask for a shorter clip"
+            )
+        max_bytes -= needed
+
+
+class Audio(Sound):
+    """The samples of an audio track, decoded by FFmpeg.
 
     With `is_whole`, all of them will be asked for, so that they are decoded at once.
     """
 
     def __init__(self, medium: Medium, track: Track, *, is_whole: bool = False) -> None:
         self._track, header = track, track.header
-        self._kept = self._decoded_once(_MAX_WHOLE_BYTES if is_whole else _MAX_KEPT_BYTES)
+        self._kept = self._decoded_once(_MAX_WHOLE_BYTES if is_whole else MAX_KEPT_BYTES)
         self._placed: list[tuple[int, AudioFrame]] | None = None
         packets = track.packets
         self.rate = header.sample_rate
@@ -70,24 +108,7 @@ class Audio:
         for position, frame in self._placed or self._numbered(last, is_strict=False):
             self.num_samples = position + frame.samples
 
-    @property
-    def duration_s(self) -> float:
-        """The end of the last sample, in seconds from the start of the medium."""
-        return self.start_s + self.num_samples / self.rate
-
-    def sample_at(self, time_s: float) -> int:
-        """The number of the sample nearest to a time, between 0 and `num_samples`."""
-        return self.num_samples if time_s >= self.duration_s else max(0, int((time_s - self.start_s) * self.rate + 0.5))
-
-    def span_s(self, samples: range) -> tuple[float, float]:
-        """(start, end) of `samples`, in seconds from the start of the medium."""
-        return self.start_s + samples.start / self.rate, self.start_s + samples.stop / self.rate
-
-    def read_clips(
-        self, clips: Sequence[range], max_bytes: int = DEFAULT_LIMITS.max_audio_bytes
-    ) -> list[NDArray[np.generic]]:
-        """Decode clips, each to (channels, samples); `SampleError` if they take more than `max_bytes` together, as
-        those with damaged timestamps do."""
+    def read_clips(self, clips: Sequence[range], max_bytes: int) -> list[NDArray[np.generic]]:
         arrays: list[NDArray[np.generic]] = []
         for clip in clips:
             arrays.append(self._read(clip, max_bytes - sum(array.nbytes for array in arrays)))
@@ -99,11 +120,7 @@ class Audio:
         for position, frame in self._placed or self._numbered(self._packet_of(samples.start), is_strict=True):
             content = _array(frame)
             if clip is None:
-                if content[:, :1].nbytes * len(samples) > max_bytes:
-                    raise SampleError(
-                        f"{len(samples)} samples of audio of {len(content)} channels take more than the {max_bytes} "
-                        "bytes that are left of those allowed (Limits(max_audio_bytes)); ask for a shorter clip"
-                    )
+                check_fits(content, [samples], max_bytes)
                 clip = np.zeros((len(content), len(samples)), content.dtype)
             if (len(content), content.dtype, frame.sample_rate) != (len(clip), clip.dtype, self.rate):
                 raise SampleError(f"the audio changes its channels, type or rate at sample {position}")

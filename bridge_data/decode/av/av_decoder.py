@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, Self, overload
 
-from bridge_data.decode.av.audio import Audio
+from bridge_data.decode.av.audio import Audio, Sound
 from bridge_data.decode.av.clips import AVData, Clip, frame_ranges, sample_ranges, uniform_clips
 from bridge_data.decode.av.container import Medium
 from bridge_data.decode.av.video import Video, read_clips
+from bridge_data.decode.av.waveform import Waveform, open_waveform
 from bridge_data.decode.media_metadata import AVMetadata
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
@@ -48,7 +49,7 @@ class AVDecoder:
         self.limits = limits
         self._medium: Medium | None = None
         self._video: Video | None = None
-        self._audio: Audio | None = None
+        self._audio: Sound | None = None
 
     # Metadata
 
@@ -188,6 +189,8 @@ class AVDecoder:
         audio = self._open_audio(is_whole=list(audio_clip_ranges) == _WHOLE)
         samples = sample_ranges(audio, audio_clip_ranges, audio_unit)
         clips = audio.read_clips(samples, self.limits.max_audio_bytes)
+        if isinstance(audio, Waveform):
+            self._audio = None
         return list(map(torch.from_numpy, clips)), [audio.span_s(clip) for clip in samples]
 
     def get_video(self) -> AVData:
@@ -323,7 +326,9 @@ class AVDecoder:
     def _read(self, video: Video, frames: Sequence[range], size: tuple[int, int] | None) -> list[torch.Tensor]:
         return read_clips(video, frames, size, self.limits.max_video_bytes)
 
-    def _open_audio(self, *, is_whole: bool = False) -> Audio:
+    def _open_audio(self, *, is_whole: bool = False) -> Sound:
+        if self._audio is None:
+            self._audio = open_waveform(self.stream, is_whole=is_whole, max_bytes=self.limits.max_audio_bytes)
         if self._audio is None:
             medium = self._open()
             if "audio" not in medium.tracks:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bridge_data.decode.av.audio import Audio
+from bridge_data.decode.av.audio import Sound
 from bridge_data.decode.av.video import Video
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
@@ -61,7 +61,7 @@ def frame_ranges(video: Video, clips: Sequence[Clip], unit: str, stride: int) ->
     return ranges
 
 
-def sample_ranges(audio: Audio, clips: Sequence[Clip], unit: str) -> list[range]:
+def sample_ranges(audio: Sound, clips: Sequence[Clip], unit: str) -> list[range]:
     """The audio sample numbers of each clip."""
     _check_unit("audio_unit", unit, "samples")
     ranges = []

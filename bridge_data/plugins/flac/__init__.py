@@ -1,0 +1,1 @@
+"""Whole FLAC files decoded by libFLAC (`pip install soundfile`), faster than by FFmpeg, to the same samples."""
