@@ -92,7 +92,7 @@ class Counters(ProcessCounts):
 
 
 COUNTS = Counters()
-"""Those of this process."""
+"""The counters of this process."""
 
 
 def added(several: Iterable[Mapping[str, int]]) -> Mapping[str, int]:

@@ -31,7 +31,7 @@ class Limits:
     max_image_pixels: int = 89_478_485
     """Of an image. `PIL.Image.MAX_IMAGE_PIXELS`, which has the same default, is a limit as well: raise both."""
     max_video_bytes: int = 4 << 30
-    """Of the decoded clips of one call."""
+    """Of the decoded clips of one call, and of the frames of an image that is decoded to all of them."""
     max_audio_bytes: int = 1 << 30
     """Of a decoded clip of sound: 46 minutes of stereo at 48 kHz in float32."""
 

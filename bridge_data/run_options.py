@@ -218,7 +218,7 @@ class LoaderConfig:
     """A worker that starts no new sample and finishes no batch while the trainer waits so long for it is replaced.
     None: no limit."""
     watchdog_initial_timeout_seconds: float | None = None
-    """The same before a worker's first batch, if given."""
+    """`watchdog_timeout_seconds` before a worker's first batch, if given."""
     worker_start_timeout_s: float | None = 300
     """Seconds that the trainer waits for a worker that is still importing the same module, or loading the dataset,
     before it is an error that names the module. None: no limit."""
@@ -405,7 +405,7 @@ class RunOptions:
         return cls().with_options(owner, **given)
 
     def with_options(self, owner: str = "a run", **given: Any) -> Self:
-        """The same with these options. Errors as of `of`."""
+        """These options, but for the given ones. Errors as of `of`."""
         sections: dict[str, dict[str, Any]] = {}
         for name, value in without_ignored(given).items():
             if name not in SECTION_OF:

@@ -139,11 +139,11 @@ class WorkerConfig:
             )
 
     def changed(self, **fields: Any) -> Self:
-        """The same with other values of some fields; lanes by default stay so."""
+        """This config with other values of some fields; lanes by default stay so."""
         return dataclasses.replace(self, **{"num_lanes": self.num_lanes if self.num_lanes_given else 0} | fields)
 
     def for_samples(self, num_samples: int, batch_size: int) -> Self:
-        """The same; but if `num_lanes` was not given, and so many lanes could not fill a micro-batch of `batch_size`
+        """This config; but if `num_lanes` was not given, and so many lanes could not fill a micro-batch of `batch_size`
         each from `num_samples` training samples, with one lane for each rank. Two samples in eight lanes would come as
         [1, 1], [0, 0]. Only the plan is read for it, so all ranks agree."""
         if self.num_lanes_given or num_samples >= self.num_lanes * batch_size or self.num_lanes == self.world_size:

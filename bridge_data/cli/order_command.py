@@ -78,7 +78,7 @@ def opened(
     own = run.options.loader.ledger_path
     folder = files.records if own is None or not Path(own).is_dir() else Path(own)
     records = None if folder is None else RECORDS.get(f"the records in {folder}")(folder)
-    encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.packs) else None
+    encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.is_packing) else None
 
     def order(encoder: Any) -> RunOrder:
         kept = [one.state for one in saved]

@@ -64,7 +64,7 @@ def plan(
         asked = RunLength(**length, steps=options["steps"])
     elif run.steps is not None:
         asked = RunLength(steps=run.steps)
-    encoder = run.task_encoder() if measure_s is not None or (run.packs and run.names_encoder) else None
+    encoder = run.task_encoder() if measure_s is not None or (run.is_packing and run.names_encoder) else None
     begin = time.perf_counter()
     found = Planner(run.dataset(encoder), run.schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin

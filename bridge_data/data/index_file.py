@@ -464,7 +464,7 @@ class BridgeIndex:
         return _segment(self._file, entry)
 
     def segment_if_intact(self, shard: str) -> Segment | None:
-        """The same; None, after a warning, if it is damaged."""
+        """The segment of `shard`; None, after a warning, if it is damaged."""
         return self._unless_damaged(shard, lambda: self.segment(shard))
 
     def offsets_if_intact(self, shard: str) -> "array.array[int] | None":

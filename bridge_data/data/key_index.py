@@ -88,7 +88,7 @@ class ReadOnlyDatabase:
             return self._connection.execute(query, _bound(values)).fetchall()
 
     def stream(self, query: str, *values: object) -> Generator[Any, None, None]:
-        """The same rows, one by one, over a separate connection."""
+        """The rows that answer `query`, one by one, over a separate connection."""
         with self._reporting(), contextlib.closing(self._connect()) as connection:
             yield from connection.execute(query, _bound(values))
 
@@ -148,7 +148,7 @@ class SharedKeys(NamedTuple):
 
     @classmethod
     def find(cls, database: ReadOnlyDatabase) -> "SharedKeys | None":
-        """Those of the index in `database`; None if all keys are unique."""
+        """The shared keys of the index in `database`; None if all keys are unique."""
         created = database.rows(_KEY_INDEX)
         if not created or "UNIQUE" in created[0][0]:  # or there are no samples in it
             return None

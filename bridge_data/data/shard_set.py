@@ -466,7 +466,7 @@ class ShardReader(RecordReader):
         return [(path, start, num_bytes) for start, num_bytes in self._using(index, shard, first, ranges)]
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """Those of our index of the shard; None without one."""
+        """The names of parts in our index of the shard; None without one."""
         index = self.shards.index
         segment = None if index is None else index.segment_if_intact(self.shards.names[shard])
         return None if segment is None else segment.names

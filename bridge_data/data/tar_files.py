@@ -118,7 +118,8 @@ def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]
 
 
 def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
-    """The same, in lists of members whose headers are in memory together: faster if all members are needed."""
+    """The members that `walk` returns, in lists of those whose headers are in memory together: faster if all are
+    needed."""
     last = ""
     while offset < end:
         run: Sequence[Fields] = _plain_run(*tar.window(offset), offset, end)

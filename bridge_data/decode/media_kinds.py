@@ -51,7 +51,8 @@ _FRAMES: tuple[tuple[str, MediaKind, bytes], ...] = (
     ("aac", "av", rb"\xff[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3]."),
     ("mp3", "av", rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][" + _BIT_RATES + rb"]."),
 )
-"""The same of formats without a magic number: arbitrary bytes, such as pixels, may begin like these."""
+"""Formats without a magic number, as `_FORMATS` has the others: arbitrary bytes, such as pixels, may begin like
+these."""
 
 _BY_CONTENT = [(ending, kind, re.compile(start, re.DOTALL)) for ending, kind, start in _FORMATS + _FRAMES]
 

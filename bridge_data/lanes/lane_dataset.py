@@ -395,7 +395,7 @@ class LaneDataset:
         if self.is_remote:
             kept: Sequence[object] = self.wrappers if opened.observer is None else ()  # who observes sees all work
             unread = [] if extras is None else [extras.is_left_out]
-            unread += [one.has for one in kept if isinstance(one, KeepsSamples)]
+            unread += [one.has_sample for one in kept if isinstance(one, KeepsSamples)]
             ahead = ReadAhead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
         batching, pack_sources = self.batching, self.pack_sources
 

@@ -146,7 +146,7 @@ process that runs it. What it counts in `COUNTS.others` comes to the trainer, as
 class KeepsSamples(Protocol):
     """A `MakerWrapper` that has some samples without a read, which a `ReadAhead` therefore does not announce."""
 
-    def has(self, ref: SampleRef) -> bool:
+    def has_sample(self, ref: SampleRef) -> bool:
         """Whether it has a sample now."""
 
 

@@ -51,7 +51,7 @@ def get_savable_loader(
     gathers_states: bool | None = None,
     **options: Unpack[LoaderKeywords],
 ) -> SavableDataLoader:
-    """The same as `get_loader`: every loader can be saved.
+    """The loader of `get_loader`: every loader can be saved.
 
     With `gathers_states`, the loader is a `GatheringLoader`: all data-parallel ranks save together, so that the file of
     rank 0 holds the whole position, and restores on any number of ranks. None: if `replace_energon` was called.

@@ -92,7 +92,7 @@ class MetricsReporter:
         return report
 
     def on_train_step_end(self, context: Any) -> None:
-        """The same, as a callback of Megatron-Bridge for the event of this name, where steps are counted from 0."""
+        """`step`, as a callback of Megatron-Bridge for the event of this name, where steps are counted from 0."""
         self.step(int(context.state.train_state.step) + 1)
 
     def close(self) -> None:

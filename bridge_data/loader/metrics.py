@@ -65,7 +65,7 @@ class LoaderMetrics:
     tokens: int = 0
     """Tokens in the batches, without padding; 0 if they have neither `tokens` nor `input_ids`."""
     token_slots: int = 0
-    """The same with padding."""
+    """Tokens in the batches, with padding."""
     images: int = 0
     """Images decoded."""
     bytes_read: int = 0

@@ -120,7 +120,7 @@ class Stream:
         return epochs.tolist(), indices.tolist()
 
     def take_arrays(self, count: int) -> tuple[Ints, Ints]:
-        """The same as `take`, as arrays."""
+        """What `take` returns, as arrays."""
         self._leave()
         while self._window is None:
             self._window = self._row.window(self.lane, self._shuffle, self._number)

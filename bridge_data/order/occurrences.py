@@ -57,7 +57,7 @@ def draws_of(order: PlanOrder, state: LoaderState, source: int, index: int, draw
         return int((counts - blend.counts(lane, num_lanes, begin))[source])
 
     def drawn_with(lane: int, number: int) -> int:
-        """The same, with the draw of this number."""
+        """`drawn`, with the draw of this number."""
         return drawn(lane, number + 1)
 
     least, most = (edge(drawn(lane, at) for lane in positions) for edge, at in ((min, draws.start), (max, draws.stop)))

@@ -289,7 +289,7 @@ def step_key(unit: str) -> str:
 
 
 def step_words(unit: str) -> str:
-    """The same for messages."""
+    """What messages call `step_key`."""
     return step_key(unit).replace("_", " ", 1)
 
 

@@ -67,7 +67,7 @@ class Format(abc.ABC):
 
     name: ClassVar[str]
     settings: ClassVar[Collection[str]] = ()
-    """Those of `_SETTINGS` that it takes."""
+    """Which of `_SETTINGS` it takes."""
     always_decoded: ClassVar[bool] = False
     """See `Source`."""
 
@@ -136,7 +136,7 @@ class Format(abc.ABC):
 
 INDEX_OF_ENERGON = Feature[MakeIndex]("index_of_energon")
 OTHER_FORMATS = Seam[type[Format]]("formats")
-"""Those of plug-ins, by an ending of paths or another word."""
+"""The formats of plug-ins, by an ending of paths or another word."""
 
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
@@ -269,9 +269,9 @@ class JsonlFile(Format):
 
 
 FORMATS: Mapping[str, type[Format]] = {JSONL_SUFFIX: JsonlFile, "": PreparedFolder}
-"""Those of the core, by how the paths of such data end. The format of a path is the first that matches: of those with
-its ending, or else of those in folders; those of plug-ins come first. So a file is not looked for in a folder, and a
-prepared folder is not listed."""
+"""The formats of the core, by how the paths of such data end. The format of a path is the first that matches: of those
+with its ending, or else of those in folders; those of plug-ins come first. So a file is not looked for in a folder, and
+a prepared folder is not listed."""
 
 
 def find_format(path: str) -> Format | None:
@@ -302,7 +302,7 @@ def _in_folders() -> Iterator[type[Format] | None]:
 
 
 def _ending(path: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that are endings of paths, and of this one; the empty one is of any path."""
+    """Which of `names` are endings of this path; the empty one is of any."""
     return [name for name in names if name[:1] in (".", "") and path.endswith(name)]
 
 

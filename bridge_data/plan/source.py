@@ -145,7 +145,7 @@ class Source:
         return {"withheld": "a data set with samples that may not be read"} if self.withheld else {}
 
     def verified(self) -> Source:
-        """The same source; reading raises a `DatasetError` if a part differs from what was prepared.
+        """This source; but reading raises a `DatasetError` if a part differs from what was prepared.
 
         Raises:
             ConfigError: if the data have no digests.

@@ -316,7 +316,7 @@ class RunOrder:
                     epoch=epoch,
                     part=max(0, part),
                     place=place,
-                    place_in_pack=place_in_pack if section.packs else None,
+                    place_in_pack=place_in_pack if section.is_packing else None,
                 )
 
     def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:

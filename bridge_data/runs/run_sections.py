@@ -196,10 +196,10 @@ class RunSection:
         self.begin, self.num_lanes, self.unknown = state.micro_batch_index, state.num_lanes, unknown
         self.source_numbers, self.state = source_numbers, state
         self.source_labels, self.source_ids = [one.name for one in dataset.plan.sources], dataset.source_ids
-        self.packs = dataset.batching.packing_buffer_size is not None
+        self.is_packing = dataset.is_packing
         work, is_planned = dataset.work(), dataset.pack_sources.are_planned
         waits = any(lane.get("pending") for lane in state.lanes.values())
-        self.is_replayed = not is_planned and (replay or self.packs or work.may_multiply or waits)
+        self.is_replayed = not is_planned and (replay or self.is_packing or work.may_multiply or waits)
         if self.is_replayed and isinstance(dataset.task_encoder, OrderTaskEncoder) and not unknown:
             self.unknown = NEEDS_ENCODER
         has_hooks = bool(work.does or dataset.task_encoder.cookers)

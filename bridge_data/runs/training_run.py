@@ -169,7 +169,7 @@ class TrainingRun:
         if data.data_module != DATA_MODULE:  # it may open them otherwise
             module = data.with_options(num_workers=0, num_val_workers=0).build()
             return module.datasets_provider(self.worker_config(), "train")
-        if task_encoder is None and self.packs:
+        if task_encoder is None and self.is_packing:
             raise ConfigError(
                 "packing: packs are chosen by the task encoder of the run; name it (task_encoder=package.module.Name)"
             )
@@ -195,7 +195,7 @@ class TrainingRun:
         return self.options.worker.changed(world_size=self.num_ranks)
 
     @property
-    def packs(self) -> bool:
+    def is_packing(self) -> bool:
         """Whether samples are packed, so that only the task encoder knows which are together."""
         return self.options.data.packing_buffer_size is not None
 

@@ -183,8 +183,8 @@ def read(path: str | os.PathLike[str], start: int, num_bytes: int) -> bytes:
 
 
 def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) -> tuple[bytes, Version]:
-    """The same, and the version of the content: of a file, when it was opened; of an object, in the last answer. A file
-    that is overwritten in place while it is open is not noticed."""
+    """What `read` returns, and the version of the content: of a file, when it was opened; of an object, in the last
+    answer. A file that is overwritten in place while it is open is not noticed."""
     name = os.fspath(path)
     if "://" in name:
         return _read_object(name, start, num_bytes)
@@ -277,7 +277,7 @@ def version(path: str | os.PathLike[str]) -> Version:
 
 
 def opened_version(path: str) -> Version:
-    """The same of a file on a disk, which is opened for the reads that follow."""
+    """The `version` of a file on a disk, which is opened for the reads that follow."""
     return _attempt(path, _opened_anew).version
 
 

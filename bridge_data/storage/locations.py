@@ -244,7 +244,7 @@ COPY_IT = "write it to a disk, and copy it to the store"
 
 
 def output_on_disk(name: str, path: str | os.PathLike[str], fix: str) -> Path:
-    """The same, for what is written to a disk only; `fix` says what a user with a store can do.
+    """`output`, for what is written to a disk only; `fix` says what a user with a store can do.
 
     Raises:
         ConfigError: as `output`, and for a URL of a store.

@@ -209,6 +209,20 @@ def test_a_data_set_is_repeated_so_many_times(folder: Path, repeats: float) -> N
     assert len(loader) == len(dataset) == len(expected)
 
 
+def test_a_state_of_more_repetitions_than_there_are_now_ends_with_its_own(folder: Path) -> None:
+    once = train_dataset(folder / "a", repeat=False, batch_size=2)
+    whole = [batch.text for batch in get_loader(once)]
+    with get_savable_loader(RepeatDataset(once, repeats=3)) as loader:
+        batches = iter(loader)
+        for _ in range(2 * len(whole) + 1):
+            next(batches)
+        state = loader.save_state_rank()
+    with get_savable_loader(once) as resumed:
+        resumed.restore_state_rank(state)
+        assert [batch.text for batch in resumed] == whole[1:]
+        assert len(resumed) == len(whole)  # the pass was not longer than a pass is
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize(("repeats", "batch_size"), [(2.5, 4), (0.3, 5), (1 / 3, 1), (1.1, 7), (0.02, 1)])
 def test_a_fraction_is_of_the_batches_of_the_job_on_any_number_of_ranks(

@@ -77,7 +77,7 @@ class WorkerServices(Protocol):
         """What worker number `index` opens its service with."""
 
     def descriptors(self, index: int) -> Sequence[int]:
-        """Those of which it is sent duplicates when it is ready."""
+        """The descriptors of which worker number `index` is sent duplicates when it is ready."""
 
     def note_taken(self, index: int, num_batches: int) -> None:
         """Note how many batches the trainer has taken of a worker since its lanes began."""

@@ -99,7 +99,7 @@ class SampleMemo:
         text = f"{key.content} {ref.index} {'' if key.draws is None else f'{key.draws} {ref.epoch}'}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def has(self, ref: SampleRef) -> bool:
+    def has_sample(self, ref: SampleRef) -> bool:
         """Whether a sample is kept now, and will be read from here: not a part of one."""
         name = self.name(ref)
         return name is not None and ref.output == ALL_OUTPUTS and self.files.has(name)
