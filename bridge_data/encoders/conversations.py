@@ -115,7 +115,7 @@ _ROLES = {
     "model": "assistant",
     "developer": "system",
 }
-_PLAIN = {"json", *PROVENANCE}
+_PLAIN = {"json", "__shard__", *PROVENANCE}
 """The fields of a crude sample that is nothing but a chat."""
 
 _ADVICE = """\

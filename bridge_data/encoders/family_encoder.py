@@ -7,11 +7,13 @@ from its size, so images stay encoded bytes in the packing buffer, and are decod
 processor of transformers is never called, only its parts: the tokenizer and the image processor.
 """
 
+import contextlib
+import dataclasses
 import functools
 import itertools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -51,12 +53,13 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
-from bridge_data.encoders.tokens import Floats, Ints, MarkedTokens, tokenize_spans, tokenize_text
+from bridge_data.encoders.tokens import Floats, Ints, MarkedTokens, Span, tokenize_spans, tokenize_text
 from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, stateless
 from bridge_data.task.packers import pack_by
+from bridge_data.task.task_encoder import together
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -181,6 +184,20 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         }
 
 
+_Preencoded: TypeAlias = TokenizedSample | Iterator[TokenizedSample]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Written:
+    """A conversation as text, with the spans that are learnt (None: all of a plain text), and whether the tokenizer
+    adds its special tokens."""
+
+    said: Conversation
+    text: str
+    spans: list[Span] | None
+    added: bool
+
+
 class FamilyTaskEncoder(ConversationTaskEncoder):
     """Conversations to the batches of a family of models, equal to those of its processor of transformers.
 
@@ -229,11 +246,33 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         return chat_template_of(self.tokenizer, self.config.conversation_template_config, fallback)
 
     @stateless
-    def preencode_sample(self, sample: Sample) -> TokenizedSample | Iterator[TokenizedSample]:
+    @together("_preencoding")
+    def preencode_sample(self, sample: Sample) -> _Preencoded:
         """Tokens, labels and loss mask; the images that fit stay unchanged until `postencode_sample`. Several samples
         of one that is too long, if the policy is to split it."""
+        written = self._written(sample)
+        return self._preencoded(sample, written.said, self._tokens_of([written])[0])
+
+    def _preencoding(self, samples: Iterable[Sample]) -> Callable[[Sample], _Preencoded]:
+        """What `preencode_sample` does to many samples, whose texts are tokenized together."""
+        written: list[tuple[Sample, _Written]] = []
+        for sample in samples:
+            with contextlib.suppress(Exception):  # it is raised again where the sample is encoded
+                written.append((sample, self._written(sample)))
+        known: dict[int, tuple[Sample, Conversation, MarkedTokens]] = {}
+        with contextlib.suppress(Exception):
+            tokens = self._tokens_of([one for _, one in written])
+            known = {id(one): (one, its.said, marked) for (one, its), marked in zip(written, tokens, strict=True)}
+
+        def preencode(sample: Sample) -> _Preencoded:
+            found = known.pop(id(sample), None)
+            return self.preencode_sample(sample) if found is None else self._preencoded(*found)
+
+        return preencode
+
+    def _preencoded(self, sample: Sample, said: Conversation, marked: MarkedTokens) -> _Preencoded:
         key = sample.__key__
-        marked, visuals = self._marked(sample)
+        marked, visuals = self._with_visuals(sample, said, marked)
         detail, texts = self._visual_tokens(visuals, key)
         if self.config.policies.overlong == "split":
             sizes = [1] * len(marked)
@@ -300,31 +339,40 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         """Find a missing chat template now, rather than in a worker."""
         _ = self.chat_template
 
-    def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
-        """The tokens of a sample, with one image token for each of its images; and the images."""
+    def _written(self, sample: Sample) -> _Written:
+        """The conversation of a sample as the tokenizer gets it."""
         said = self.checked_conversation(sample)
-        if said.images and self.family is None:
-            raise ConfigError(
-                f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"
-            )
-        images = said.images
-        if images:
-            images = without_settings(images, f"the family {type(self.family).__name__}", sample.__key__)
-        marked = self._tokenize(said)
-        found = marked.count(self._image_id) if self.family is not None else len(said.images)
-        check_written(found, len(said.images), "image", self.config, sample.__key__)
-        return marked, images
-
-    def _tokenize(self, said: Conversation) -> MarkedTokens:
         if not said.messages:
-            return tokenize_text(self.tokenizer, said.text)
+            return _Written(said, said.text, None, True)
         template = self.chat_template
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         note_moved_media(self._owner, said.messages, self._media_tokens, text)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
-        spans = self._layout.spans_with_loss(text, spans)
-        return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
+        return _Written(said, text, self._layout.spans_with_loss(text, spans), added)
+
+    def _tokens_of(self, written: Sequence[_Written]) -> list[MarkedTokens]:
+        """The tokens of some conversations, with one token for each image."""
+        found: dict[int, MarkedTokens] = {}
+        chats = [(at, one.added, (one.text, one.spans)) for at, one in enumerate(written) if one.spans is not None]
+        for added in {added for _, added, _ in chats}:
+            numbers, texts = zip(*[(at, text) for at, its, text in chats if its is added], strict=True)
+            tokens = tokenize_spans(self.tokenizer, texts, add_special_tokens=added)
+            found |= dict(zip(numbers, map(self._layout.learnt, tokens), strict=True))
+        return [found[at] if at in found else tokenize_text(self.tokenizer, one.text) for at, one in enumerate(written)]
+
+    def _with_visuals(self, sample: Sample, said: Conversation, marked: MarkedTokens) -> tuple[MarkedTokens, list[Any]]:
+        """The tokens of a sample, with one image token for each of its images; and the images."""
+        images = said.images
+        if images and self.family is None:
+            raise ConfigError(
+                f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"
+            )
+        if images:
+            images = without_settings(images, f"the family {type(self.family).__name__}", sample.__key__)
+        found = marked.count(self._image_id) if self.family is not None else len(said.images)
+        check_written(found, len(said.images), "image", self.config, sample.__key__)
+        return marked, images
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""

@@ -169,13 +169,14 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         made = super().batch(samples)
         return made if isinstance(made, dict) else QwenVLBatch.extend(made)
 
-    def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
+    def checked_conversation(self, sample: Any) -> Conversation:
+        """The conversation of a sample, with a placeholder for each video."""
+        said, placeholder = super().checked_conversation(sample), self.family.video_placeholder
+        return with_placeholders(said, placeholder, len(self.videos(sample)), "videos", self.config, sample.__key__)
+
+    def _with_visuals(self, sample: Sample, said: Conversation, marked: MarkedTokens) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
-        said = with_placeholders(
-            self.checked_conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
-        )
-        marked = self._tokenize(said)
         is_video = marked.ids == self._video_id
         kinds = marked.ids[is_video | (marked.ids == self._image_id)].tolist()
         check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)

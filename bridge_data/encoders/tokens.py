@@ -52,16 +52,24 @@ def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
 
 
 def tokenize_spans(
-    tokenizer: Any, text: str, spans: Sequence[Span], *, add_special_tokens: bool = False
-) -> MarkedTokens:
-    """The tokens of `text`, with marks on those of `spans`, which are in order: as transformers marks answers, from the
-    first token that has a character of a span through the last.
+    tokenizer: Any, texts: Sequence[tuple[str, Sequence[Span]]], *, add_special_tokens: bool = False
+) -> list[MarkedTokens]:
+    """The tokens of texts, of each with marks on those of its spans, which are in order: as transformers marks answers,
+    from the first token that has a character of a span through the last.
 
-    For a tokenizer that gives no offsets, the text is cut at the spans and tokenized piece by piece.
+    For a tokenizer that gives no offsets, a text is cut at its spans and tokenized piece by piece.
     """
-    if getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(text, add_special_tokens=add_special_tokens, **_ONLY_IDS)
-        return MarkedTokens.of(encoded["input_ids"], _marks(encoded.encodings[0], spans))
+    if not getattr(tokenizer, "is_fast", False):
+        return [_piecewise(tokenizer, text, spans, add_special_tokens) for text, spans in texts]
+    encoded = tokenizer([text for text, _ in texts], add_special_tokens=add_special_tokens, **_ONLY_IDS)
+    made = zip(encoded["input_ids"], encoded.encodings, texts, strict=True)
+    return [MarkedTokens.of(ids, _marks(encoding, spans)) for ids, encoding, (_, spans) in made]
+
+
+_ONLY_IDS = {"return_token_type_ids": False, "return_attention_mask": False}
+
+
+def _piecewise(tokenizer: Any, text: str, spans: Sequence[Span], add_special_tokens: bool) -> MarkedTokens:
     ids: list[int] = []
     marks: list[bool] = []
     cuts = [0, *itertools.chain.from_iterable(spans), len(text)]
@@ -75,9 +83,6 @@ def tokenize_spans(
     front = next((n for n in range(len(whole)) if whole[n : n + len(ids)] == ids), 0)
     after = len(whole) - front - len(ids)
     return MarkedTokens.of(whole, [False] * front + marks + [False] * after)
-
-
-_ONLY_IDS = {"return_token_type_ids": False, "return_attention_mask": False}
 
 
 def _marks(encoding: Any, spans: Sequence[Span]) -> Bools:

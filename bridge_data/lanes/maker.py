@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -33,13 +34,17 @@ from bridge_data.running_hook import note_truncation
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.packers import FitToPack
-from bridge_data.task.task_encoder import declared
+from bridge_data.task.task_encoder import declared, together_with
 
 Key: TypeAlias = tuple[Any, ...]
 """A restore key; see `restoring`."""
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
+
+
+MOST_IN_TURNS = 64
+"""See `EncodingMaker.most_at_once`."""
 
 
 class Outputs(list[tuple[int, Any]]):
@@ -93,19 +98,24 @@ class EncodingMaker:
         self.hooks, self.ids, self.watch = hooks, ids, watch
         self._readers, self._cooks, self._singly = readers, cooks, singly
         self._stages, self._fit = _stages(hooks, fit), fit
+        self._together = together_with(self._stages[0][1]) if self._stages else None
+        """What does the first of the stages to many samples, if anything does."""
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`. A sample is made in one of three ways, which give the same; the first two are quicker, as they
+        """See `Maker`. A sample is made in one of four ways, which give the same; the first two are quicker, as they
         leave out what has no effect on their samples:
 
         | way | which samples | what it leaves out |
         |---|---|---|
         | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
         | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
-        | `_one` | all others; all, if there are hooks of samples, or an observer | nothing |
+        | `_in_turns` | many whose first hook can be called for all `together`, once all are decoded | nothing |
+        | `_one` | all others; all, if there is an observer | nothing |
         """
         if self._stages or self._singly or self.hooks.observer is not None:
-            return map(self._one, refs)
+            if len(refs) == 1 or self._singly or self.most_at_once == 1 or self.hooks.observer is not None:
+                return map(self._one, refs)
+            return self._in_turns(refs)
         held = self._held(refs)
         # not `None in held`, which would compare samples
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
@@ -138,9 +148,12 @@ class EncodingMaker:
         return not self._stages and self._readers[ref.source].is_plain
 
     @property
-    def only_loads(self) -> bool:
-        """Whether samples are made as the readers build them: then each reference makes one, unless it is cooked."""
-        return not self._stages
+    def most_at_once(self) -> int:
+        """How many samples are best asked for together, at most: those that are made in turns are in memory together,
+        with their media."""
+        if not self._stages:
+            return sys.maxsize
+        return MOST_IN_TURNS if self._together is not None and self.hooks.has_no_generators else 1
 
     @property
     def is_builtin_only(self) -> bool:
@@ -219,9 +232,30 @@ class EncodingMaker:
         """What is made of one reference."""
         if self.watch is not None:
             self.watch(ref)
-        outputs = self._decoded(ref)
-        if self._stages:
-            for stage, hook in self._stages:
+        return self._encoded(ref, self._decoded(ref), self._stages)
+
+    def _in_turns(self, refs: Sequence[SampleRef]) -> Iterator[Made]:
+        """What is made of each of several references, the first hook being called for all of them together."""
+        assert self._together is not None
+        decoded: list[list[Any]] = []
+
+        def samples() -> Iterator[Any]:
+            for ref in refs:
+                if self.watch is not None:
+                    self.watch(ref)
+                decoded.append(self._decoded(ref))
+                yield from decoded[-1]
+
+        stages = [(self._stages[0][0], self._together(samples())), *self._stages[1:]]
+        for ref, outputs in zip(refs, decoded, strict=True):
+            if self.watch is not None:
+                self.watch(ref)
+            yield self._encoded(ref, outputs, stages)
+
+    def _encoded(self, ref: SampleRef, outputs: list[Any], stages: "Sequence[_Stage]") -> Made:
+        """What the hooks of `stages` make of a decoded sample."""
+        if stages:
+            for stage, hook in stages:
                 outputs = self._mapped(stage, hook, outputs, ref)
             for number, sample in enumerate(outputs):
                 mark(sample, self.ids.restore_key(ref, number), add=True)

@@ -49,7 +49,7 @@ class SampleFeed:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
-        self._maker, self._extras, self._stacks, self._draws_many = maker, extras, stacks, work.maker.only_loads
+        self._maker, self._extras, self._stacks = maker, extras, stacks
         self._base: CursorState | None = None
         """The state of the cursor from which a state counts the draws of items; None: from the current one."""
         self._written: defaultdict[str, WrittenOnce] = defaultdict(WrittenOnce)
@@ -68,7 +68,7 @@ class SampleFeed:
     def draw(self, count: int) -> None:
         """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
         work = self.work
-        count = count if self._draws_many else 1
+        count = min(count, work.maker.most_at_once)
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)

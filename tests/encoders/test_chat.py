@@ -40,7 +40,7 @@ WHOLE = "<user> what is this ? <bot> a boat <end> <user> what is on the boat ? <
 def answers(tokenizer: Any, messages: list[dict[str, Any]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
     """All words, and those of answers."""
     template = chat_template_of(tokenizer, config)
-    marked = tokenize_spans(tokenizer, *render_conversation(tokenizer, messages, template, config.roles[1]))
+    (marked,) = tokenize_spans(tokenizer, [render_conversation(tokenizer, messages, template, config.roles[1])])
     names = {number: word for word, number in VOCABULARY.items()}
     learnt = [names[i] for i, has_loss in zip(marked.ids, marked.has_loss, strict=True) if has_loss]
     return " ".join(names[i] for i in marked.ids), " ".join(learnt)
@@ -149,7 +149,7 @@ class BeginningWords(Words):
 def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
     text = "what is this ? a boat"
     for add in (True, False):
-        marked = tokenize_spans(slow_tokenizer(BeginningWords), text, [(15, 21)], add_special_tokens=add)
+        (marked,) = tokenize_spans(slow_tokenizer(BeginningWords), [(text, [(15, 21)])], add_special_tokens=add)
         assert marked.has_loss.tolist() == [False] * (4 + add) + [True] * 2
         assert marked.ids[-2:].tolist() == [VOCABULARY["a"], VOCABULARY["boat"]]
 

@@ -39,10 +39,11 @@ def test_the_tokens_of_spans_are_those_of_their_offsets(name: str, pieces: list[
     tokenizer, text = TOKENIZERS[name], "".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=0, max_size=4)))
     spans = list(zip(cuts[::2], cuts[1::2], strict=False))
-    marked = tokenize_spans(tokenizer, text, spans)
+    marked, again = tokenize_spans(tokenizer, [(text, spans), (text, spans[:1])])
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     assert marked.ids.tolist() == encoded["input_ids"]
     assert marked.has_loss.tolist() == touching(encoded["offset_mapping"], spans).tolist()
+    assert again.has_loss.tolist() == touching(encoded["offset_mapping"], spans[:1]).tolist()
     touched = [
         any(max(start, first) < min(end, last) for first, last in spans) for start, end in encoded["offset_mapping"]
     ]

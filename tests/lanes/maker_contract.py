@@ -2,7 +2,7 @@
 
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SkipSample, Wo
 from bridge_data.counts import BatchCounts
 from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.samples.differences import first_difference
+from bridge_data.task.task_encoder import together
 from tests.prepared import train_dataset, write_dataset
 
 NUM_BATCHES = 12
@@ -95,7 +96,22 @@ class Packed(Decoding):
         return {"tokens": [sample["tokens"].tolist() for sample in samples], "__restore_key__": ()}
 
 
-ENCODERS = (Decoding, Drawing, Skipping, Failing, Splitting, Returning, Packed)
+class Together(Decoding):
+    """What its first hook does can be done for many samples together."""
+
+    @stateless
+    @together("many")
+    def preencode_sample(self, sample: Any) -> Any:
+        if int(sample.caption) % 7 == 1:
+            raise SkipSample("it is one of seven")
+        return sample
+
+    def many(self, samples: Iterable[Any]) -> Callable[[Any], Any]:
+        self.asked = [int(sample.caption) for sample in samples]
+        return self.preencode_sample
+
+
+ENCODERS = (Decoding, Drawing, Skipping, Failing, Splitting, Returning, Packed, Together)
 
 Changed: TypeAlias = Callable[[LaneDataset], LaneDataset]
 """Has a data set make its samples in another way."""

@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from bridge_data import WorkerConfig, get_savable_loader
+from bridge_data import WorkerConfig, get_savable_loader, stateless
 from bridge_data.counts import COUNTS
 from bridge_data.lanes.maker import Made, Maker, outputs_of
 from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import SampleRef
-from tests.lanes.maker_contract import ENCODERS, check_maker, opened, produced, unchanged, wrapped_by, write_captions
+from tests.lanes.maker_contract import (
+    ENCODERS,
+    Together,
+    check_maker,
+    opened,
+    produced,
+    unchanged,
+    wrapped_by,
+    write_captions,
+)
 from tests.prepared import train_dataset, write_pair
 
 
@@ -89,6 +98,44 @@ class Listener:
 )
 def test_each_maker_makes_the_samples_skips_and_counts_of_the_core(data: Path, encoder: Any, changed: Any) -> None:
     check_maker(data, encoder, changed)
+
+
+class AlsoTogether(Together):
+    """It notes what the watch saw of each sample that it was given, and how many it was given at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: list[SampleRef] = []
+        self.seen: list[list[tuple[int, int]]] = []
+
+    def many(self, samples: Iterable[Any]) -> Any:
+        self.seen.append([(int(sample.caption), self.watched[-1].index) for sample in samples])
+        return self.preencode_sample
+
+
+class Overriding(AlsoTogether):
+    @stateless
+    def preencode_sample(self, sample: Any) -> Any:
+        return super().preencode_sample(sample)
+
+
+@pytest.mark.parametrize("encoder", [AlsoTogether, Overriding])
+def test_many_samples_are_encoded_together_each_under_the_watch_unless_the_hook_is_overridden(
+    data: Path, encoder: type[AlsoTogether]
+) -> None:
+    dataset = opened(data, encoder)
+    hooks: Any = dataset.task_encoder
+    lane = dataset.lane(0, dataset.new_state(), watch=hooks.watched.append)
+    batches = [lane.next().batch for _ in range(6)]
+    made = [int(caption) for batch in batches for caption in batch.caption]
+    assert not any(number % 7 == 1 for number in made)
+    if encoder is Overriding:
+        assert not hooks.seen
+        return
+    assert all(number == index for asked in hooks.seen for number, index in asked)
+    assert {len(asked) for asked in hooks.seen} >= {4} and max(len(asked) for asked in hooks.seen) == 4
+    together = {number for asked in hooks.seen for number, _ in asked}
+    assert len(together.intersection(made)) > len(made) - 4  # but one that replaces a skipped one
 
 
 def test_wrappers_of_a_lane_are_around_those_of_its_data_set(data: Path) -> None:
