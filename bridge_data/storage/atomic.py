@@ -40,8 +40,12 @@ def temporary_stem(name: str) -> str:
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`; rename it to `path` if the block succeeds, else delete it.
 
-    If `durable`, even a crash of the machine leaves the old file or the new one; after the block, the new one.
+    If `durable`, even a crash of the machine leaves the old file or the new one; after the block, the new one. What is
+    there and is no file, such as /dev/null or a pipe, is never replaced: it is yielded itself.
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary

@@ -1,6 +1,7 @@
 import contextlib
 import errno
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -95,3 +96,16 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
         descriptor = lock(path, EXCLUSIVE, wait=False)
     assert descriptor is not None
     os.close(descriptor)
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    """As are devices: `--output /dev/null` of root would replace it for the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_file(pipe, "new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and [*tmp_path.iterdir()] == [pipe]
