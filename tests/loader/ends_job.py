@@ -1,6 +1,6 @@
 """One rank of a job over finite data, its steps kept in step by a collective of its own, as training does.
 
-ends_job FOLDER DATA
+ends_job FOLDER DATA [BACKEND]
 
 Writes to `FOLDER/RANK.json` what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight
 of all ranks), the collectives that the loader called, its counts, and what it logged. Then, as "failures", the errors
@@ -131,9 +131,12 @@ class Messages(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def main(folder: str, data: str) -> None:
-    dist.init_process_group("gloo")
+def main(folder: str, data: str, backend: str = "gloo") -> None:
+    dist.init_process_group(backend)
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cpu") if backend == "gloo" else torch.device("cuda", rank)
+    if backend != "gloo":
+        torch.cuda.set_device(device)
     all_reduce, num_reduced = dist.all_reduce, 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +155,7 @@ def main(folder: str, data: str) -> None:
                 steps = []
                 for batch in loader:
                     weight = float(getattr(batch, "loss_mask", torch.tensor(len(batch.__key__))).sum())
-                    total = torch.tensor(weight)
+                    total = torch.tensor(weight, device=device)
                     all_reduce(total)
                     steps.append([list(batch.__key__), weight, float(total)])
                     if hasattr(batch, "loss_mask"):
