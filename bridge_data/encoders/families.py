@@ -12,8 +12,9 @@ of the family's processor. Raises if the image processor makes other tiles than 
 
 Those of Qwen-VL are in `bridge_data.encoders.qwen_families`.
 
-Only what transformers cannot compute without pixels is computed here. `get_number_of_image_patches` of Idefics3 is not
-used: where the size of an image is no multiple of a tile, it differs from what that processor does.
+Images are resized by Pillow and cut as the processor does it, if a trial shows that the bits are the same; else by it.
+Of sizes, only what transformers cannot compute without pixels is computed here. `get_number_of_image_patches` of
+Idefics3 is not used: where the size of an image is no multiple of a tile, it differs from what that processor does.
 
 Source: H. Liu et al., LLaVA-NeXT (2024); H. Laurençon et al., Building and better understanding vision-language models
 (2024); A. Marafioti et al., SmolVLM (2025); Z. Chen et al., How far are we to GPT-4V? (2024). The rounding and the
@@ -28,24 +29,29 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.pixel_table import TABLE, TILES, PixelTable, looked_up, processed, table_of
+from bridge_data.encoders.pixel_table import TABLE, TILES, PixelTable, check_settings, looked_up, processed, table_of
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visuals import (
     Images,
     Size,
+    TileCut,
     edge_of,
     fitting,
     probes,
+    resized,
+    tiles_of,
 )
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import check_at_least, check_choice
+from bridge_data.samples.collation import uninitialized
 from bridge_data.task.generators import torch_defaults
 
 logger = logging.getLogger("bridge_data")
@@ -108,15 +114,23 @@ class ProcessedFamily:
     """The shared part of each family with an image processor.
 
     `pixel_values` of samples are uint8, and those of batches float32, by the table of the processor, if a trial shows
-    that they are bit by bit the processor's own; else the processor computes float32 for each sample.
+    that they are bit by bit the processor's own; else the processor computes float32 for each sample. Images are
+    resized and cut here, as `_cuts` says, if a trial shows the same; the processor itself copies more, and checks its
+    settings for each image.
     """
 
     image_processor: Any
     NOT_COSTS: ClassVar = ("_table", "_resizes")
     """Attributes that change no cost, for `costs_key`: they depend on the machine's transformers, too."""
     _table: ClassVar[PixelTable | None] = None
+    _resizes: ClassVar[bool] = False
+    """Whether images are resized and cut by Pillow here, and not by the processor."""
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        raise NotImplementedError
+
+    def _cuts(self, size: Size, detail: int) -> list[TileCut]:
+        """The tiles of an image of that size, as the processor makes them; any error if that is not known here."""
         raise NotImplementedError
 
     @property
@@ -131,7 +145,10 @@ class ProcessedFamily:
 
     def batch(self, rows: Sequence[Media]) -> Media:
         """The media of a batch, in the layout of the processor of transformers."""
-        return looked_up(self.collected(rows), self._table)
+        return self._looked_up(rows, self._table)
+
+    def _looked_up(self, rows: Sequence[Media], table: PixelTable | None) -> Media:
+        return looked_up(self.collected(rows), table)
 
     def _open_processor(self) -> None:
         """Open the image processor, if its folder or hub id was given."""
@@ -147,19 +164,41 @@ class ProcessedFamily:
             )
 
     def _has_table(self) -> bool:
-        """Whether the table of the image processor, which is kept then, gives its values."""
+        """Whether the table of the image processor, which is kept then, gives its values; images are resized here if
+        the processor is one of transformers, and that gives them, too."""
+        processor = self.image_processor
+        is_known = type(processor).__module__.startswith("transformers.") and getattr(processor, "do_resize", False)
         with torch_defaults():
-            expected = self._made_of_probes(None)
-            table = table_of(self.image_processor)
-            with contextlib.suppress(Exception):
-                if table is not None and same_media(self._made_of_probes(table), expected):
-                    return True
+            expected = self._made_of_probes(None, resizes=False)
+            table = table_of(processor)
+            for resizes in (True, False) if is_known else (False,):
+                with contextlib.suppress(Exception):
+                    if table is not None and same_media(self._made_of_probes(table, resizes=resizes), expected):
+                        return True
         object.__setattr__(self, "_table", None)
         return False
 
-    def _made_of_probes(self, table: PixelTable | None) -> Media:
+    def _made_of_probes(self, table: PixelTable | None, *, resizes: bool) -> Media:
         object.__setattr__(self, "_table", table)
+        object.__setattr__(self, "_resizes", resizes)
         return self.batch([self.pixels(probes(), 0)])
+
+    def _resizes_all(self, images: Sequence[Image.Image]) -> bool:
+        """Whether these images are resized here. A FatalSampleError if the settings of the processor have changed."""
+        if self._table is None or not self._resizes or any(image.mode != "RGB" for image in images):
+            return False
+        check_settings(self.image_processor, self._table)
+        return True
+
+    @property
+    def _resample(self) -> Image.Resampling:
+        return Image.Resampling(int(self.image_processor.resample))
+
+    def _tiles(self, images: Sequence[Image.Image], detail: int) -> Tensor:
+        """The tiles of images that are resized here, uint8 (tiles, channels, height, width)."""
+        cuts = [(image, cut) for image in images for cut in self._cuts((image.height, image.width), detail)]
+        tiles = np.concatenate([tiles_of(image, cut, self._resample) for image, cut in cuts])
+        return torch.from_numpy(tiles).permute(0, 3, 1, 2)
 
     def _process(self, images: Sequence[Any], **options: Any) -> Any:
         return processed(self.image_processor, images, self._table, **options)
@@ -174,6 +213,21 @@ class ProcessedFamily:
         if self._table is None or not media:
             return media
         return media | {TABLE: torch.from_numpy(self._table.values)[:, None].repeat(1, copies, 1)}
+
+
+def _sides(size: Any) -> Size:
+    """(height, width) of a size of an image processor."""
+    height, width = edge_of(size, "height"), edge_of(size, "width")
+    if height is None or width is None:
+        raise ConfigError(f"the size {size} of the image processor has no height and width")
+    return height, width
+
+
+def _grid_and_whole(size: Size, tile: Size) -> list[TileCut]:
+    """The tiles of an image in a size, row by row, and if there are several, the whole image as a tile."""
+    (height, width), (high, wide) = size, tile
+    grid = TileCut(size, (0, 0, width, height), (height // high, width // wide))
+    return [grid] if size == tile else [grid, TileCut(tile, (0, 0, wide, high))]
 
 
 def same_media(some: Media, others: Media) -> bool:
@@ -204,7 +258,23 @@ class FixedSizeFamily(ProcessedFamily):
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` (images, channels, height, width)."""
+        if self._resizes_all(images):
+            return {"pixel_values": self._tiles(images, detail)}
         return {"pixel_values": self._pixels_of(self._process(images))}
+
+    def _cuts(self, size: Size, detail: int) -> list[TileCut]:
+        """The middle of the image, resized so that its shorter side is `shortest_edge`, or to a size."""
+        processor = self.image_processor
+        edge, longest = (edge_of(processor.size, f"{name}_edge") for name in ("shortest", "longest"))
+        if longest:
+            raise ConfigError("the processor limits the longer side as well")
+        if edge:
+            height, width = (int(edge * side / min(size)) for side in size)
+        else:
+            height, width = _sides(processor.size)
+        high, wide = _sides(processor.crop_size) if getattr(processor, "do_center_crop", False) else (height, width)
+        top, left = (height - high) // 2, (width - wide) // 2
+        return [TileCut((height, width), (left, top, left + wide, top + high))]
 
 
 LLAVA_TEMPLATE = """\
@@ -325,16 +395,30 @@ class LlavaNext(_Tower):
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` (tiles, channels, height, width) of all images, `pixel_tiles`, how many of them an image
         has, and `image_sizes`, int64 (images,) and (images, 2)."""
-        options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
-        made = [self._process([image], **options) for image in images]
-        tiles = [self._pixels_of(one)[0] for one in made]
-        for image, its_tiles in zip(images, tiles, strict=True):
-            check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
-        return {
-            "pixel_values": torch.cat(tiles),
-            TILES: torch.tensor([len(its_tiles) for its_tiles in tiles]),
-            "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
-        }
+        sizes = [(image.height, image.width) for image in images]
+        counts = [self.num_tiles(size, detail) for size in sizes]
+        if self._resizes_all(images):
+            pixels = self._tiles(images, detail)
+        else:
+            options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
+            tiles = [self._pixels_of(self._process([image], **options))[0] for image in images]
+            check_tiles("LlavaNext", [len(its_tiles) for its_tiles in tiles], counts)
+            pixels = torch.cat(tiles)
+        return {"pixel_values": pixels, TILES: torch.tensor(counts), "image_sizes": torch.tensor(sizes)}
+
+    def _cuts(self, size: Size, detail: int) -> list[TileCut]:
+        """The whole image, and in the middle of the grid, the image as large as it fits."""
+        rows, columns = self._best(size, detail)
+        high, wide = rows * self._tile, columns * self._tile
+        height, width = size
+        by_height, by_width = high / height, wide / width
+        if by_width < by_height:
+            height, width = min(math.ceil(height * by_width), high), wide
+        else:
+            height, width = high, min(math.ceil(width * by_height), wide)
+        top, left = (high - height) // 2, (wide - width) // 2
+        whole = TileCut((self._tile, self._tile), (0, 0, self._tile, self._tile))
+        return [whole, TileCut((height, width), (-left, -top, wide - left, high - top), (rows, columns))]
 
     def collected(self, rows: Sequence[Media]) -> Media:
         """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`;
@@ -344,6 +428,18 @@ class LlavaNext(_Tower):
             return {}
         tiles = torch.split(media["pixel_values"], media[TILES].tolist())
         return self._with_table(media | {"pixel_values": pad_sequence(list(tiles), batch_first=True)})
+
+    def _looked_up(self, rows: Sequence[Media], table: PixelTable | None) -> Media:
+        """As `collected`; pixel values are looked up where they stay, and only of tiles that are there."""
+        rows = [row for row in rows if row]
+        if table is None or not rows:
+            return super()._looked_up(rows, table)
+        images = [tiles for row in rows for tiles in torch.split(row["pixel_values"], row[TILES].tolist())]
+        whole = uninitialized((len(images), max(map(len, images)), *images[0].shape[1:]), torch.float32)
+        for values, tiles in zip(whole, images, strict=True):
+            table.look_up(tiles, 1, values[: len(tiles)])
+            values[len(tiles) :] = 0
+        return {"pixel_values": whole, "image_sizes": torch.cat([row["image_sizes"] for row in rows])}
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of the grid for an image."""
@@ -441,6 +537,9 @@ class Idefics3(ProcessedFamily):
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height, width)."""
+        if self._resizes_all(images):
+            pixels = self._tiles([self._enlarged(image, detail) for image in images], detail)
+            return {"pixel_values": pixels, "pixel_attention_mask": torch.ones_like(pixels[:, 0], dtype=torch.int64)}
         made = self._process([list(images)], size={"longest_edge": self._edges[detail]}, return_row_col_info=True)
         grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
         expected = [self._grid((image.height, image.width), detail) for image in images]
@@ -456,6 +555,17 @@ class Idefics3(ProcessedFamily):
         filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
         padded = {name: pad_sequence([row[name] for row in filled], batch_first=True) for name in some}
         return self._with_table(padded)
+
+    def _enlarged(self, image: Image.Image, detail: int) -> Image.Image:
+        """The image, resized to its longest side, and then to whole tiles."""
+        size = image.height, image.width
+        height, width = (max(1, number) * self._tile for number in self._grid(size, detail))
+        image = resized(image, _within(_scaled(size, self._edges[detail])), self._resample)
+        return resized(image, (height, width), self._resample)
+
+    def _cuts(self, size: Size, detail: int) -> list[TileCut]:
+        """Those of an enlarged image."""
+        return _grid_and_whole(size, (self._tile, self._tile))
 
     def _grid(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of tiles; (0, 0) if the image is not split."""
@@ -540,10 +650,21 @@ class InternVL(ProcessedFamily):
 
     def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
         """`pixel_values` (tiles, channels, height, width) of all images."""
+        if self._resizes_all(images):
+            return {"pixel_values": self._tiles(images, detail)}
         made = self._process(images, **self._options(detail))
         expected = sum(self.num_tiles((image.height, image.width), detail) for image in images)
         check_tiles("InternVL", len(made["pixel_values"]), expected)
         return {"pixel_values": self._pixels_of(made)}
+
+    def _cuts(self, size: Size, detail: int) -> list[TileCut]:
+        """The tiles of the grid, and if there are several, the thumbnail."""
+        from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+        high, wide = _sides(self.image_processor.size)
+        options = self._options(detail)
+        columns, rows = get_optimal_tiled_canvas(size, (high, wide), options["min_patches"], options["max_patches"])
+        return _grid_and_whole((rows * high, columns * wide), (high, wide))
 
     def _options(self, detail: int) -> dict[str, Any]:
         most = max(1, int(self.image_processor.max_patches) >> detail)

@@ -1,13 +1,14 @@
 """Pixel values in one pass: uint8 until a batch is made, or moved to a GPU, then each value is looked up.
 
-An image processor resizes and cuts images of uint8. What it computes after that, rescaling and normalizing, depends on
-the value and its channel alone: it makes at most 256 values of a channel. Reads image processors of transformers.
-Returns a `PixelTable` of these values, and by it the float32 of all images of a batch, which are bit by bit those of
-the processor; `looked_up` makes the same of bytes that went to a GPU. Whether the bits are the same is tried where a
-family is made; without a table, the processor computes them itself.
+An image processor resizes and cuts images of uint8, or families do that as it does. What it computes after that,
+rescaling and normalizing, depends on the value and its channel alone: it makes at most 256 values of a channel. Reads
+image processors of transformers. Returns a `PixelTable` of these values, and by it the float32 of all images of a
+batch, which are bit by bit those of the processor; `looked_up` makes the same of bytes that went to a GPU. Whether the
+bits are the same is tried where a family is made; without a table, the processor computes them itself.
 """
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,9 @@ PIXELS = ("pixel_values", "pixel_values_videos")
 TABLE = "pixel_table"
 """The name, among the media of a batch, of the values that are looked up: float32 (channels, copies, 256)."""
 
+_CUTTING = ("do_resize", "size", "resample", "do_center_crop", "crop_size", "do_pad")
+"""The settings by which an image processor resizes and cuts images."""
+
 TILES = "pixel_tiles"
 """The name of the number of tiles of each image, int64 (images,), where an image has several; models do not take it."""
 
@@ -44,22 +48,23 @@ class PixelTable:
     def __init__(self, values: NDArray[np.float32], settings: Sequence[Any]) -> None:
         self.values, self.settings = values, settings
 
-    def look_up(self, pixels: Tensor, copies: int) -> Tensor:
-        """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...). They are in the
-        arena in which the batch is built, if there is one, whose memory is used again."""
+    def look_up(self, pixels: Tensor, copies: int, whole: Tensor | None = None) -> Tensor:
+        """The pixel values of uint8 (items, channels, ...): float32 (items, channels, copies, ...). They are written to
+        `whole`, else to the arena in which the batch is built, if there is one, whose memory is used again."""
         items = pixels.flatten(2).numpy()
-        whole = uninitialized((*pixels.shape[:2], copies, *pixels.shape[2:]), torch.float32)
-        target = whole.flatten(3).numpy()
+        if whole is None:
+            whole = uninitialized((*pixels.shape[:2], copies, *pixels.shape[2:]), torch.float32)
+        target = whole.view(*pixels.shape[:2], copies, -1).numpy()
         step = max(1, _AT_ONCE // max(1, items.shape[2]))
         part, found = np.empty((step, items.shape[2]), np.uint8), np.empty((step, items.shape[2]), np.float32)
         for first in range(0, len(items), step):
             last = min(first + step, len(items))
             for channel in range(len(self.values)):
-                some, values = part[: last - first], found[: last - first]
+                some = part[: last - first]
+                values = found[: last - first] if step > 1 else target[first:last, channel, 0]  # which is contiguous
                 some[:] = items[first:last, channel]
                 self._look_up(channel, some, values)
-                for copy in range(copies):
-                    target[first:last, channel, copy] = values
+                target[first:last, channel, step == 1 :] = values[:, None]
         return whole
 
     def _look_up(self, channel: int, items: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
@@ -127,10 +132,10 @@ def table_of(processor: Any) -> PixelTable | None:
     levels = np.arange(LEVELS, dtype=np.uint8).reshape(1, 16, 16).repeat(3, axis=0)
     with contextlib.suppress(Exception):  # a processor of another kind may raise anything
         settings = settings_of(processor)
+        does_rescale, factor, does_normalize, mean, std, *_ = settings
         if fused := getattr(processor, "rescale_and_normalize", None):  # torchvision's
-            made = fused(torch.from_numpy(levels)[None], *settings)[0]
+            made = fused(torch.from_numpy(levels)[None], *settings[:5])[0]
         else:
-            does_rescale, factor, does_normalize, mean, std = settings
             made = processor.rescale(levels, factor) if does_rescale else levels
             made = processor.normalize(made, mean, std) if does_normalize else made
         values = np.asarray(made)
@@ -139,15 +144,16 @@ def table_of(processor: Any) -> PixelTable | None:
     return None
 
 
-def settings_of(processor: Any) -> tuple[bool, float, bool, tuple[float, ...], tuple[float, ...]]:
-    """The settings on which a table depends: whether and by which factor values are rescaled, and whether they are
-    normalized, with the mean and the standard deviation of each channel."""
+def settings_of(processor: Any) -> tuple[Any, ...]:
+    """The settings that pixel values depend on: whether and by which factor values are rescaled, whether they are
+    normalized, with the mean and the standard deviation of each channel; and `_CUTTING`, which some have."""
     return (
         processor.do_rescale,
         processor.rescale_factor,
         processor.do_normalize,
         tuple(processor.image_mean),
         tuple(processor.image_std),
+        *(copy.copy(getattr(processor, name, None)) for name in _CUTTING),
     )
 
 
@@ -168,5 +174,6 @@ def check_settings(processor: Any, table: PixelTable) -> None:
     if (settings := settings_of(processor)) != table.settings:
         raise FatalSampleError(
             f"{type(processor).__name__}: its settings (do_rescale, rescale_factor, do_normalize, image_mean, "
-            f"image_std) are {settings}, but were {table.settings} when the encoder was made; set them before"
+            f"image_std, {', '.join(_CUTTING)}) are {settings}, but were {table.settings} when the encoder was made; "
+            "set them before"
         )

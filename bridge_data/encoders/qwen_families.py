@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from bridge_data.encoders.families import Pieces, ProcessedFamily, check_tiles
 from bridge_data.encoders.pixel_table import check_settings
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
-from bridge_data.encoders.visuals import Size, VideoFrames, VideoSampling, edge_of, fitting, smart_resize
+from bridge_data.encoders.visuals import Size, VideoFrames, VideoSampling, edge_of, fitting, resized, smart_resize
 from bridge_data.errors import ConfigError
 
 Grid = tuple[int, int, int]
@@ -69,8 +69,6 @@ class Qwen2VL(ProcessedFamily):
     video_token: str = "<|video_pad|>"
     video_placeholder: str = "<video>"
     chat_template: str | None = QWEN2_VL_TEMPLATE
-    _resizes: ClassVar[bool] = False
-    """Whether images are resized by Pillow here, as the processor does, and not by itself, which copies more."""
 
     def __post_init__(self) -> None:
         self._open_processor()
@@ -158,14 +156,10 @@ class Qwen2VL(ProcessedFamily):
     def _pixels(self, images: Sequence[Image.Image], limits: tuple[int, int], grids: Sequence[Grid]) -> Media:
         """The pixels of images within `limits`, whose grids in tokens are known."""
         expected = [self.patch_grid(grid) for grid in grids]
-        if self._table is not None and self._resizes and all(image.mode == "RGB" for image in images):
-            check_settings(self.image_processor, self._table)
-            sizes = [(columns * self.factor, rows * self.factor) for _, rows, columns in grids]
-            resized = [
-                image if image.size == size else image.resize(size, self._resample)
-                for image, size in zip(images, sizes, strict=True)
-            ]
-            patches = torch.cat([self._patches([image], 1) for image in resized])
+        if self._resizes_all(images):
+            sizes = [(rows * self.factor, columns * self.factor) for _, rows, columns in grids]
+            pictures = [resized(image, size, self._resample) for image, size in zip(images, sizes, strict=True)]
+            patches = torch.cat([self._patches([image], 1) for image in pictures])
             return {"pixel_values": patches, "image_grid_thw": torch.tensor(expected)}
         size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
         made = self._process(images, size=size)
@@ -174,10 +168,6 @@ class Qwen2VL(ProcessedFamily):
         if self._table is not None:  # the processor repeats each image to fill a time step
             pixels = pixels.view(len(pixels), 3, self.frames_a_step, -1)[:, :, 0]
         return {"pixel_values": pixels, "image_grid_thw": torch.as_tensor(made["image_grid_thw"])}
-
-    @property
-    def _resample(self) -> Image.Resampling:
-        return Image.Resampling(int(self.image_processor.resample))
 
     def _patches(self, frames: Sequence[Image.Image], step: int) -> Tensor:
         """The patches of frames of one size, each `step` of which are a time step: uint8 (patches, channels, step ·
@@ -200,13 +190,6 @@ class Qwen2VL(ProcessedFamily):
         """`pixel_values` and `pixel_values_videos` (patches, channels · frames of a time step · patch size²), and their
         grids."""
         return self._with_table(joined(rows), self.frames_a_step)
-
-    def _has_table(self) -> bool:
-        for resizes in (True, False):
-            object.__setattr__(self, "_resizes", resizes)
-            if super()._has_table():
-                return True
-        return False
 
     # Videos
 

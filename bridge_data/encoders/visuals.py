@@ -11,10 +11,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from bridge_data.decode.av import AVDecoder
@@ -58,12 +59,13 @@ _MADE_FOR = {
 }
 """The family that takes an image processor, by how the name of its class begins."""
 
-_PROBES = ((47, 65), (101, 33))
-"""(height, width) of the images with which a processor is tried: multiples of no patch, so that it resizes them."""
+_PROBES = ((47, 65), (101, 33), (433, 801))
+"""(height, width) of the images with which a processor is tried: multiples of no patch, so that it resizes them, and
+smaller and larger than most tiles."""
 
 
 def probes() -> list[Image.Image]:
-    """Two images of noise, of different sizes and aspects."""
+    """Images of noise, of different sizes and aspects."""
     noise = np.random.default_rng(0)
     return [Image.fromarray(noise.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in _PROBES]
 
@@ -116,8 +118,8 @@ class Images:
         with fitting(owner, processor, expected):
             made = [processor(images=[image], return_tensors="pt")["pixel_values"] for image in probes()]
             shapes = [tuple(pixels.shape) for pixels in made]
-            if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
-                raise ConfigError(f"its pixel values of two images have the shapes {shapes[0]} and {shapes[1]}")
+            if len(shapes[0]) != 4 or shapes[0][0] != 1 or len({*shapes}) > 1:
+                raise ConfigError(f"its pixel values of several images have the shapes {', '.join(map(str, shapes))}")
         self.shape: tuple[int, int, int] = shapes[0][1:]
 
     def num_tokens(self, config: MultiModalSampleConfig) -> int:
@@ -258,6 +260,30 @@ def smart_resize(
         grow = math.sqrt(least / (real * height * width))
         high, wide = (math.ceil(side * grow / factor) * factor for side in size)
     return high, wide
+
+
+def resized(image: Image.Image, size: Size, resample: Image.Resampling) -> Image.Image:
+    """The image in that size; itself, if it has it."""
+    height, width = size
+    return image if image.size == (width, height) else image.resize((width, height), resample)
+
+
+class TileCut(NamedTuple):
+    """Tiles of one size: an image is resized to `size`, and the part of it in `box` (first column and row, and those
+    after the last; outside of the image it is black) is cut into a `grid` of rows and columns."""
+
+    size: Size
+    box: tuple[int, int, int, int]
+    grid: tuple[int, int] = (1, 1)
+
+
+def tiles_of(image: Image.Image, cut: TileCut, resample: Image.Resampling) -> NDArray[np.uint8]:
+    """The tiles of an RGB image, row by row: uint8 (tiles, height, width, 3)."""
+    image = resized(image, cut.size, resample)
+    pixels = np.asarray(image if cut.box == (0, 0, *image.size) else image.crop(cut.box))
+    rows, columns = cut.grid
+    parts = pixels.reshape(rows, pixels.shape[0] // rows, columns, pixels.shape[1] // columns, 3)
+    return parts.swapaxes(1, 2).reshape(rows * columns, *parts.shape[1::2], 3)
 
 
 def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image.Image]:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.apply_func import move_data_to_device
+from transformers import image_processing_backends
 
 from bridge_data.encoders import (
     FamilyConfig,
@@ -33,7 +34,7 @@ from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.plugins.sharing.assignment import pixels
 from bridge_data.plugins.view.contents import pictures_of
 from bridge_data.task.samples_key import costs_key
-from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, make_tokenizer, picture
+from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, forbid_calls, make_tokenizer, picture
 from tests.encoders.qwen_parts import frames, make_family, qwen_tokenizer
 from tests.later import hf
 from tests.tiny_models.parts import PATCH, tiny_image_processor
@@ -161,10 +162,11 @@ def test_a_processor_that_looks_at_more_than_a_value_computes_itself(
     assert expected["pixel_values"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("changed", [{"image_mean": [0.0, 0.0, 0.0]}, {"resample": 0}])
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_settings_that_change_later_are_an_error(kind: str) -> None:
+def test_settings_that_change_later_are_an_error(kind: str, changed: dict[str, Any]) -> None:
     family = dataclasses.replace(family_of(kind))
-    family.image_processor.image_mean = [0.0, 0.0, 0.0]
+    vars(family.image_processor).update(changed)
     with pytest.raises(FatalSampleError, match=r"its settings .* were .* when the encoder was made; set them before"):
         family.pixels([picture((40, 61))], 0)
 
@@ -295,20 +297,103 @@ def test_ranks_are_balanced_and_pictures_shown_by_the_values_that_models_take() 
         assert field == other_field and torch.equal(one, other)
 
 
-class Reducing(hf.Qwen2VLImageProcessorPil):
-    """A processor that resizes in another way than its settings say."""
-
-    def resize(self, image: Any, size: Any, resample: Any, factor: int, **more: Any) -> Any:
-        return super().resize(image, size, 0, factor, **more)
+# Images that are resized here
 
 
-@pytest.mark.parametrize(("patch", "merge"), [(14, 2), (8, 2), (16, 1), (4, 2)])
-def test_a_processor_that_resizes_in_its_own_way_does_it_itself(patch: int, merge: int) -> None:
-    size = {"shortest_edge": 1, "longest_edge": 1 << 20}
-    family = Qwen2VL(Reducing(patch_size=patch, merge_size=merge, size=size))
+def square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
+
+
+CUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip": ("llava", {"size": {"shortest_edge": 336}, "crop_size": square(336)}),
+    "clip, wide": ("llava", {"size": {"shortest_edge": 40}, "crop_size": {"height": 21, "width": 40}}),
+    "clip, to a size": ("llava", {"size": {"height": 40, "width": 56}, "crop_size": square(33), "resample": 2}),
+    "clip, larger than the image": ("llava", {"size": {"shortest_edge": 21}, "crop_size": {"height": 32, "width": 33}}),
+    "clip, not cropped": ("siglip", {"size": {"height": 48, "width": 40}, "resample": 1}),
+    "llava_next": ("llava_next", {"size": {"shortest_edge": 336}, "crop_size": square(336)}),
+    "llava_next, not cropped": ("llava_next", {"do_center_crop": False, "resample": 2}),
+    "idefics3": ("idefics3", {"size": {"longest_edge": 364}, "max_image_size": {"longest_edge": 182}}),
+    "idefics3, more tiles": ("idefics3", {"size": {"longest_edge": 150}, "max_image_size": {"longest_edge": 24}}),
+    "smolvlm, whole": ("smolvlm", {"do_image_splitting": False, "resample": 3}),
+    "internvl": ("internvl", {"size": square(112), "max_patches": 12}),
+    "internvl, wide": ("internvl", {"size": {"height": 16, "width": 40}, "min_patches": 2, "max_patches": 5}),
+    "internvl, one tile": ("internvl", {"max_patches": 1, "resample": 0}),
+    "qwen2_vl": ("qwen2_vl", {"size": {"shortest_edge": 56 * 56, "longest_edge": 1 << 18}, "patch_size": 14}),
+}
+NOT_CUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "not resized": ("llava", {"do_resize": False}),
+    "longer side limited": ("llava", {"size": {"shortest_edge": 32, "longest_edge": 999}, "crop_size": square(32)}),
+    "padded to a square": ("padded", {"do_pad": True}),
+    "tiles resized again": ("llava_next", {"size": {"shortest_edge": 24}}),
+}
+SIZES = (
+    (1, 1),
+    (1, 40),
+    (40, 1),
+    (3, 3),
+    (2, 90),
+    (336, 336),
+    (427, 640),
+    (641, 427),
+    (300, 299),
+    (1024, 768),
+    (901, 88),
+)
+
+
+def processor_of(kind: str, options: dict[str, Any]) -> tuple[str, Any]:
+    """The kind of family, and a processor with these settings."""
+    family = "llava" if kind == "padded" else kind
+    own = tiny_image_processor(family)
+    made = hf.LlavaImageProcessorPil if kind == "padded" else type(own)
+    options = {"size": own.size, "crop_size": getattr(own, "crop_size", None)} | options
+    if kind == "llava_next":
+        side = options["crop_size"]["height"]
+        options["image_grid_pinpoints"] = [
+            [side * high, side * wide] for high, wide in ((1, 2), (2, 1), (2, 2), (3, 1))
+        ]
+    return family, made(**{name: value for name, value in options.items() if value is not None})
+
+
+@pytest.mark.parametrize("name", [*CUT, *NOT_CUT])
+def test_tiles_are_those_of_the_processor_for_any_settings_and_sizes(name: str) -> None:
+    kind, processor = processor_of(*(CUT | NOT_CUT)[name])
+    family = FAMILIES[kind](processor)
+    assert family.keeps_bytes and family._resizes == (name in CUT)
+    plain = untabled(family)
+    images = [picture(size, seed) for seed, size in enumerate(SIZES)]
+    for detail in range(family.num_details):
+        made, expected = (one.batch([one.pixels(images, detail)]) for one in (family, plain))
+        assert same_media(made, expected)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_images_are_resized_without_the_processor(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = family_of(kind)
+    forbid_calls(family.image_processor, monkeypatch)
+    assert family.pixels([picture((40, 61)), picture((61, 40))], 0)["pixel_values"].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_another_version_of_transformers_resizes_in_its_own_way(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = image_processing_backends.np_resize
+
+    def reducing(*args: Any, **options: Any) -> Any:
+        return base(*args, **options | {"reducing_gap": 1.0})  # which changes images that become smaller
+
+    monkeypatch.setattr(image_processing_backends, "np_resize", reducing)
+    family = family_of(kind)
     assert family.keeps_bytes and not family._resizes
     rows = [[picture((301, 517))]]
     assert same_media(batch_of(family, rows), batch_of(untabled(family), rows))
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_processor_of_a_user_resizes_itself(kind: str) -> None:
+    processor = tiny_image_processor(kind)
+    base = type(processor)
+    family = FAMILIES[kind](type(base.__name__, (base,), {})(**processor.to_dict()))
+    assert family.keeps_bytes and not family._resizes
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
