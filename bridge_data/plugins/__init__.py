@@ -56,7 +56,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "withheld": "bridge_data.plugins.forget.forgotten:ForgottenSamples",
     },
     "features": {
-        "flac": "bridge_data.plugins.flac.soundfile_flac:read_flac",
+        "flac": "bridge_data.plugins.flac.whole_flac:read_flac",
         "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",

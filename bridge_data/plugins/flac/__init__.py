@@ -1,1 +1,1 @@
-"""Whole FLAC files decoded by libFLAC (`pip install soundfile`), faster than by FFmpeg, to the same samples."""
+"""Whole FLAC files decoded faster than by FFmpeg, to the same samples: `pip install miniaudio` or `soundfile`."""

@@ -1,12 +1,12 @@
-"""FLAC files decoded by libFLAC, to the samples that FFmpeg gives: `pip install soundfile`.
+"""Whole FLAC files, decoded to the samples that FFmpeg gives by a library that is faster: miniaudio, or soundfile.
 
 Reads the content of a file. Returns its samples, (channels, samples) as int16, or as int32 with 24 bits in the upper
 ones; or None where FFmpeg must decode it: the file is damaged, cut off, spliced or goes on after its end; its header
-states no length, its blocks have several sizes, or its samples another number of bits; or soundfile is not installed.
+states no length, its blocks have several sizes, or its samples another number of bits; or neither library is installed.
 
-A whole file has one meaning, as FLAC is lossless. Of others, libFLAC takes the frames as they come and stops at the
-length that the header states, while FFmpeg places them by their numbers and goes on. So the headers of all frames are
-compared with that of the file, which takes 1 to 8% of the time of decoding.
+A whole file has one meaning, as FLAC is lossless. Of others, these libraries take the frames as they come and stop at
+the length that the header states, while FFmpeg places them by their numbers and goes on. So the headers of all frames
+are compared with that of the file, which takes 2 to 8% of the time of decoding.
 
 Source: RFC 9639 (FLAC), sections 8 and 9.
 """
@@ -15,7 +15,9 @@ import dataclasses
 import functools
 import importlib
 import io
+import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,35 +29,59 @@ _RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44
 """By their codes in headers of frames; 0 is that of the file."""
 _OWN_RATES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
 """By its code: bytes and unit of a rate behind the number of a frame."""
-_FRAME = b"\xff\xf8"
-"""How a frame begins in a file with blocks of one size."""
+_FRAME = re.compile(rb"\xff\xf8")
+"""How a frame begins in a file with blocks of one size; a search is three times as fast as `bytes.find`."""
 _MAX_HEADER, _MIN_FRAME = 16, 10
 """Bytes of the longest header of a frame, and of the shortest frame."""
 
 
 def read_flac(content: bytes, max_bytes: int) -> tuple[NDArray[np.generic], int] | None:
     """(samples, rate) of a FLAC file; None if they take more than `max_bytes`, or FFmpeg must decode it."""
-    soundfile = _soundfile()
-    stream = _Stream.parsed(content) if soundfile else None
-    if stream is None or stream.num_bytes > max_bytes or not _is_whole(content, stream):
+    decode = _decoder()
+    stream = _Stream.parsed(content) if decode else None
+    if decode is None or stream is None or stream.num_bytes > max_bytes or not _is_whole(content, stream):
         return None
+    samples = decode(content, stream)
+    if samples is None or samples.shape != (stream.num_samples, stream.channels):
+        return None
+    return np.ascontiguousarray(samples.T), stream.rate
+
+
+@functools.cache
+def _decoder() -> "Callable[[bytes, _Stream], NDArray[np.generic] | None] | None":
+    """How the first of `LIBRARIES` that is installed decodes."""
+    for name, decode in LIBRARIES.items():
+        try:
+            return functools.partial(decode, importlib.import_module(name))
+        except (ImportError, OSError):  # OSError: it does not find what it loads
+            continue
+    return None
+
+
+def _by_miniaudio(miniaudio: Any, content: bytes, stream: "_Stream") -> NDArray[np.generic] | None:
+    read = miniaudio.flac_read_s16 if stream.bits == 16 else miniaudio.flac_read_s32
+    try:
+        sound = read(content)
+    except miniaudio.MiniaudioError:
+        return None
+    if (sound.nchannels, sound.sample_rate) != (stream.channels, stream.rate):
+        return None
+    return np.frombuffer(sound.samples, _DTYPES[stream.bits]).reshape(-1, stream.channels)
+
+
+def _by_soundfile(soundfile: Any, content: bytes, stream: "_Stream") -> NDArray[np.generic] | None:
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             if (file.frames, file.channels, file.samplerate) != (stream.num_samples, stream.channels, stream.rate):
                 return None
-            samples = file.read(dtype=_DTYPES[stream.bits], always_2d=True)
+            samples: NDArray[np.generic] = file.read(dtype=_DTYPES[stream.bits], always_2d=True)
     except soundfile.SoundFileError:
         return None
-    return (np.ascontiguousarray(samples.T), stream.rate) if len(samples) == stream.num_samples else None
+    return samples
 
 
-@functools.cache
-def _soundfile() -> Any:
-    """The module; None if it, or the library that it loads, is not installed."""
-    try:
-        return importlib.import_module("soundfile")
-    except (ImportError, OSError):
-        return None
+LIBRARIES = {"miniaudio": _by_miniaudio, "soundfile": _by_soundfile}
+"""Functions of a library, a content and its header, which return (samples, channels) or None; the fastest first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +139,17 @@ def _is_whole(content: bytes, stream: _Stream) -> bool:
     channels = {stream.channels - 1, *((8, 9, 10) if stream.channels == 2 else ())}
     layouts = {channel << 4 | bits << 1 for channel in channels for bits in (0, _BITS_CODES[stream.bits])}
     size_and_rate, step = content[at + 2], max(2, stream.min_frame_bytes)
-    number, last = 0, at
-    while 0 <= at <= len(content) - _MIN_FRAME:
+    number, last, end = 0, at, len(content) - _MIN_FRAME
+    found = _FRAME.match(content, at)
+    while found and (at := found.start()) <= end:
         is_next = content[at + 3] in layouts and content.startswith(_number_code(number), at + 4)
         if is_next and (content[at + 2] == size_and_rate or number == num_frames - 1):
             number, last = number + 1, at
-            at = content.find(_FRAME, at + step)
+            found = _FRAME.search(content, at + step)
         elif _parsed_header(content, at) is not None:
             return False
         else:
-            at = content.find(_FRAME, at + 2)
+            found = _FRAME.search(content, at + 2)
     left = stream.num_samples - (num_frames - 1) * stream.block
     return number == num_frames and _parsed_header(content, last) in ((left, 0), (left, stream.rate))
 
@@ -137,7 +164,7 @@ def _parsed_header(content: bytes, at: int) -> tuple[int, int] | None:
     """(samples, rate) of the frame that begins at `at`; None if none does. A rate of 0 is that of the file."""
     header = content[at : at + _MAX_HEADER].ljust(_MAX_HEADER, b"\0")
     size_code, rate_code, layout = header[2] >> 4, header[2] & 15, header[3]
-    if not header.startswith(_FRAME) or not size_code or rate_code == 15 or layout >= 0xB0 or layout & 1:
+    if not _FRAME.match(header) or not size_code or rate_code == 15 or layout >= 0xB0 or layout & 1:
         return None
     size_at = 4 + (8 - (header[4] ^ 0xFF).bit_length() or 1)
     rate_at = size_at + {6: 1, 7: 2}.get(size_code, 0)

@@ -1,6 +1,7 @@
-"""FLAC files are decoded by soundfile where that gives the samples of FFmpeg, bit by bit; else FFmpeg decodes them."""
+"""FLAC files are decoded by miniaudio or soundfile where these give the samples of FFmpeg, bit by bit; else by it."""
 
 import io
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -9,13 +10,21 @@ import pytest
 import soundfile
 
 from bridge_data.decode.av import AVDecoder
-from bridge_data.plugins.flac import soundfile_flac
-from bridge_data.plugins.flac.soundfile_flac import read_flac
+from bridge_data.plugins.flac import whole_flac
+from bridge_data.plugins.flac.whole_flac import LIBRARIES, read_flac
 from tests.decode.av import media, waveforms
 from tests.decode.av.waveforms import heard, heard_by_ffmpeg
 from tests.later import av
 
 MOST = 1 << 30
+
+
+@pytest.fixture(autouse=True, params=LIBRARIES)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this one is installed."""
+    module = pytest.importorskip(request.param)
+    decode = partial(LIBRARIES[request.param], module)
+    monkeypatch.setattr(whole_flac, "_decoder", lambda: decode)
 
 
 def flac(rate: int = 16_000, channels: int = 1, bits: str = "PCM_16", num_samples: int = 30_001) -> bytes:
@@ -138,9 +147,9 @@ def test_flac_files_with_a_tag_behind_the_end_are_whole() -> None:
     assert heard(data) == heard_by_ffmpeg(data)
 
 
-def test_without_soundfile_the_samples_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_samples_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = heard(whole())
-    monkeypatch.setattr(soundfile_flac, "_soundfile", lambda: None)
+    monkeypatch.setattr(whole_flac, "_decoder", lambda: None)
     assert read_flac(whole(), MOST) is None
     assert heard(whole()) == expected
 
@@ -157,3 +166,15 @@ def test_samples_handed_out_are_the_callers() -> None:
         copy = first.clone()
         first.zero_()
         assert decoder.get_audio().audio_clips[0].equal(copy)
+
+
+def test_the_first_library_that_can_be_imported_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    whole_flac._decoder.cache_clear()
+    monkeypatch.setitem(sys.modules, "miniaudio", None)
+    decode = whole_flac._decoder()
+    assert isinstance(decode, partial) and decode.func is LIBRARIES["soundfile"]
+    whole_flac._decoder.cache_clear()
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    assert whole_flac._decoder() is None
+    whole_flac._decoder.cache_clear()
