@@ -95,3 +95,16 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
         descriptor = lock(path, EXCLUSIVE, wait=False)
     assert descriptor is not None
     os.close(descriptor)
+
+
+def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    """Nor is what a link leads to: root could replace /dev/null for the whole machine."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(FileExistsError, match="is a device, a pipe or a socket"):
+            write_file(path, "text")
+    assert pipe.is_fifo() and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, pipe]
+    with pytest.raises(IsADirectoryError):
+        write_file(Path("/"), "text")
