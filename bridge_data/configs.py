@@ -39,6 +39,7 @@ from bridge_data.class_paths import (
 )
 from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
+from bridge_data.options import path_text
 from bridge_data.plan.formats import find_format
 from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
 from bridge_data.storage import is_remote
@@ -233,7 +234,7 @@ class DataConfig:
         Raises:
             ConfigError: if there is no config, or one that is wrong.
         """
-        if (found := named_object(os.fspath(source))) is not None:
+        if (found := named_object(path_text("the run", source))) is not None:
             return cls.of(found).overridden(overrides)
         where, fields = _read(os.fspath(source), overrides)
         try:

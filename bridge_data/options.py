@@ -24,6 +24,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_STEPS = 10**12
 """More steps, or a later one, no run has: a number that was mistyped."""
 
+MAX_WORKERS = 4096
+"""More processes no command can use on a machine."""
+
 MAX_RANKS = 100_000
 """More data-parallel ranks no run has."""
 

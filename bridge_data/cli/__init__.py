@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -80,7 +81,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno not in _OF_MACHINE:
                 raise
-            where = "standard output, or a file" if error.filename is None else error.filename
+            where = "standard output, or a file" if error.filename is None else _shown(error.filename)
             click.echo(f"{click.style('error:', fg='red', bold=True)} {where}: {error.strerror}", err=True)
             if as_json and error.filename is not None:
                 _echo_error(f"{where}: {error.strerror}")
@@ -100,8 +101,16 @@ class _Commands(click.Group):
             ctx.exit(1)
 
 
-_OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
-"""Errors of a disk or an output, not of our code: no traceback helps."""
+_OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a disk, an output or a name, not of our code: no traceback helps."""
+
+_MAX_SHOWN = 400
+"""Characters of a name in an error: those that are too long for a file system are not shown whole."""
+
+
+def _shown(name: Any) -> str:
+    text = os.fsdecode(name) if isinstance(name, bytes) else str(name)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:60]}… ({len(text):,} characters)"
 
 
 def _echo_error(message: str) -> None:

@@ -61,6 +61,8 @@ def store_media(path: Path, store: Callable[..., Any], config: PrepareConfig, pr
         f"{path}: metadata of {counted(done.num_stored, 'media file')} stored, in {time.monotonic() - started:.1f} s"
         + unchanged
     )
+    if not done.num_stored + done.num_unchanged + done.num_unreadable:
+        note("nothing there is media by --media; header knows files by their first bytes, patterns by their names")
     if done.num_unreadable:
         shown = "\n  ".join(done.examples)
         note(f"left out, not readable: {counted(done.num_unreadable, 'media file')}\n  {shown}")

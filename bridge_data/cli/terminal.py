@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
-from bridge_data.options import MAX_RANKS, MAX_STEPS
+from bridge_data.options import MAX_RANKS, MAX_STEPS, MAX_WORKERS, path_text
 from bridge_data.storage import COPY_IT, Location, location, output, output_on_disk
 
 if TYPE_CHECKING:
@@ -145,14 +145,14 @@ class _LocationParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        return location(value)
+        return location(path_text(_name_of(param), value))
 
 
 class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return only_local(location(value))
+        return only_local(location(path_text(_name_of(param), value)))
 
 
 class _OutputParam(click.ParamType):  # type: ignore[type-arg]
@@ -170,7 +170,8 @@ class _OutputOnDiskParam(click.ParamType):  # type: ignore[type-arg]
 
 
 def _name_of(param: click.Parameter | None) -> str:
-    assert param is not None
+    if param is None:
+        return "PATH"
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
@@ -271,7 +272,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--world-size": {"type": click.IntRange(1, MAX_RANKS), "help": "Data-parallel ranks."},
-    "--num-workers": {"type": int, "help": "Processes that work; 0: none."},
+    "--num-workers": {"type": click.IntRange(max=MAX_WORKERS), "help": "Processes that work."},
     "--global-batch-size": {"type": click.IntRange(min=1), "help": "Samples or packs of a step, of all ranks."},
     "--run-steps": {"type": click.IntRange(1, MAX_STEPS), "help": "Steps of the run."},
     "--measure": {"type": SECONDS, "help": "Measure how fast a rank's data are, for so long."},

@@ -64,6 +64,8 @@ class RunLength:
         check_integer("steps", self.steps, 1, or_none=True)
         check_integer("tokens", self.tokens, 1, or_none=True)
         check_number("epochs", self.epochs, "a positive number", or_none=True)
+        if self.epochs == math.inf:
+            raise ConfigError("epochs=inf: expected the number of epochs at which the run ends")
         if [self.steps, self.tokens, self.epochs].count(None) != 2 or (self.source and self.epochs is None):
             raise ConfigError(f"{self}: expected one of steps, tokens and epochs, and a source with epochs alone")
 

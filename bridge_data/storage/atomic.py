@@ -40,12 +40,15 @@ def temporary_stem(name: str) -> str:
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`; rename it to `path` if the block succeeds, else delete it.
 
-    If `durable`, even a crash of the machine leaves the old file or the new one; after the block, the new one. What is
-    there and is no file, such as /dev/null or a pipe, is never replaced: it is yielded itself.
+    If `durable`, even a crash of the machine leaves the old file or the new one; after the block, the new one.
+
+    Raises:
+        OSError: also if `path` is a folder, a device or a pipe, which a file must not replace.
     """
-    if path.exists() and not path.is_file():
-        yield path
-        return
+    if not path.name:  # of `/` and `.`
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null for the whole machine
+        raise FileExistsError(errno.EEXIST, "is a device, a pipe or a socket, and no file", str(path))
     temporary = path.with_name(temporary_name(path.name))
     try:
         yield temporary

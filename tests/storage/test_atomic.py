@@ -1,7 +1,6 @@
 import contextlib
 import errno
 import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -98,14 +97,14 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
-    """As are devices: `--output /dev/null` of root would replace it for the whole machine."""
-    pipe = tmp_path / "pipe"
+def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    """Nor is what a link leads to: root could replace /dev/null for the whole machine."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_file(pipe, "new")
-        assert os.read(reader, 10) == b"new"
-    finally:
-        os.close(reader)
-    assert stat.S_ISFIFO(pipe.stat().st_mode) and [*tmp_path.iterdir()] == [pipe]
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(FileExistsError, match="is a device, a pipe or a socket"):
+            write_file(path, "text")
+    assert pipe.is_fifo() and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, pipe]
+    with pytest.raises(IsADirectoryError):
+        write_file(Path("/"), "text")

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import fnmatch
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -36,13 +37,18 @@ class MediaRule:
         ('*.jpg', 'clips/*.mp4')
 
         Raises:
-            ConfigError: if a pattern is empty, or none.
+            ConfigError: if a pattern is empty, none, or has a set without its end.
         """
         if text in ("extension", "header"):
             return cls("HEADER" if text == "header" else "EXTENSION", orientation=orientation)
         patterns = tuple(pattern.strip() for pattern in text.split(","))
         if not all(any(sign in pattern for sign in "*?[.") for pattern in patterns):
             raise ConfigError(f"--media {text!r}: expected extension, header, or patterns such as '*.jpg,clips/*.mp4'")
+        for pattern in patterns:
+            if re.search(r"\[(?!.[^\]]*\])", pattern):
+                raise ConfigError(
+                    f"--media {text!r}: {pattern!r} has a [ without its ], which begins a set: '[ab].jpg'"
+                )
         return cls("GLOB", patterns, orientation)
 
     def may_be_media(self, name: str) -> bool:
