@@ -199,7 +199,7 @@ class LaneDataset:
         Raises:
             ConfigError: if they do not.
         """
-        self.opened.hooks(self.task_encoder).check(packing=self.is_packing)
+        self.opened.hooks(self.task_encoder)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
