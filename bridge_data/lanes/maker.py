@@ -307,7 +307,7 @@ def _stages(hooks: Hooks, fit: FitToPack | None) -> list[_Stage]:
     if isinstance(selection, Packing):
         if fit is FitToPack.SKIP_OR_CUT:
             stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.admitted)))
-        elif fit is FitToPack.CUT_ALONE and selection.truncate is not None:
+        elif fit is FitToPack.CUT_ONLY and selection.truncate is not None:
             stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.cut)))
     return stages
 

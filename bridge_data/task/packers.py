@@ -209,7 +209,7 @@ class FitToPack(enum.Enum):
 
     SKIP_OR_CUT = "admitted"
     """`Packing.admitted`, for packs that are chosen from a buffer."""
-    CUT_ALONE = "cut"
+    CUT_ONLY = "cut"
     """`Packing.cut`, for packs in which no sample is that was too long when it was measured."""
 
 
