@@ -14,7 +14,9 @@ from pathlib import Path
 from bridge_data.later import torch
 
 SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
+SINGLE_THREADED["TOKENIZERS_PARALLELISM"] = "false"
+"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked. And
+each worker has a core: tokenizers would start a thread for every core of the machine in each."""
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -33,6 +33,14 @@ assert torch.get_num_threads() == 1
 torch.set_num_threads(2)
 child_process.use_one_thread()
 assert torch.get_num_threads() == 1
+
+import os
+from tokenizers import Tokenizer, models, pre_tokenizers
+tokenizer = Tokenizer(models.WordLevel({"a": 0, "?": 1}, "?"))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+before = os.listdir("/proc/self/task")
+tokenizer.encode_batch(["a b c"] * 500)
+assert os.listdir("/proc/self/task") == before
 """
 
 
