@@ -102,7 +102,7 @@ class Lane:
         self.number, self._num_lanes = number, num_lanes
         self._micro_batches = self._num_samples = self._num_read = 0
         self._max_micro_batches = max_micro_batches
-        self._batched: Ints  # last, if extras want to know
+        self._batched: Ints  # the samples of the last micro-batch, set if extras want to know them
         self._tokens: tuple[int, int] | None = None  # of what was batched last, if its units say it
         self._buckets: dict[str, list[Unit]] = {}
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()

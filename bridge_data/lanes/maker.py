@@ -43,7 +43,7 @@ Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
 
 
-MOST_IN_TURNS = 64
+MOST_TOGETHER = 64
 """See `EncodingMaker.most_at_once`."""
 
 
@@ -109,13 +109,13 @@ class EncodingMaker:
         |---|---|---|
         | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
         | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
-        | `_in_turns` | many whose first hook can be called for all `together`, once all are decoded | nothing |
+        | `_made_together` | many whose first hook can be called for all `together`, once all are decoded | nothing |
         | `_one` | all others; all, if there is an observer | nothing |
         """
         if self._stages or self._singly or self.hooks.observer is not None:
             if len(refs) == 1 or self._singly or self.most_at_once == 1 or self.hooks.observer is not None:
                 return map(self._one, refs)
-            return self._in_turns(refs)
+            return self._made_together(refs)
         held = self._held(refs)
         # not `None in held`, which would compare samples
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
@@ -149,11 +149,11 @@ class EncodingMaker:
 
     @property
     def most_at_once(self) -> int:
-        """How many samples are best asked for together, at most: those that are made in turns are in memory together,
-        with their media."""
+        """How many samples are best asked for together, at most: they are in memory at
+        once, with their media."""
         if not self._stages:
             return sys.maxsize
-        return MOST_IN_TURNS if self._together is not None and self.hooks.has_no_generators else 1
+        return MOST_TOGETHER if self._together is not None and self.hooks.has_no_generators else 1
 
     @property
     def is_builtin_only(self) -> bool:
@@ -234,7 +234,7 @@ class EncodingMaker:
             self.watch(ref)
         return self._encoded(ref, self._decoded(ref), self._stages)
 
-    def _in_turns(self, refs: Sequence[SampleRef]) -> Iterator[Made]:
+    def _made_together(self, refs: Sequence[SampleRef]) -> Iterator[Made]:
         """What is made of each of several references, the first hook being called for all of them together."""
         assert self._together is not None
         decoded: list[list[Any]] = []

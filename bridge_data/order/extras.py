@@ -58,7 +58,7 @@ class LaneExtra:
 
     def filter(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
         """The samples of `refs` that the lane may make: called with what it draws, and, after a restore, with what
-        waits in it. The others are not read."""
+        waits in it, of each sample several times, as by who looks ahead: count in `note`. The others are not read."""
         return refs
 
     def note(self, index: int, samples: Ints) -> Any:

@@ -6,7 +6,7 @@ count the samples that the job has drawn, including those under the old plan.
 
 A reshard converts a state with all lanes to `num_lanes` lanes. The new lanes get exactly the samples of the epochs in
 progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in validation, to one
-block). Epochs that no lane had started follow, under the new geometry.
+micro-batch). Epochs that no lane had started follow, under the new geometry.
 
 The leftovers become the inboxes of the new lanes. Nothing nests: a second reshard cuts the same slices again. Draws are
 counted from 0 again; the number of samples that the job has drawn is kept, for schedules of weights.
