@@ -7,7 +7,6 @@ batch, not where that one ended). The loader begins and ends passes; it asks a `
 """
 
 import bisect
-import functools
 import math
 from fractions import Fraction
 from typing import Any, Protocol
@@ -48,15 +47,10 @@ class PassLength:
         self._config, self._repeats = dataset.worker_config, dataset.repeats
         self._longest, self._begins_anew = dataset.virtual_epoch_length, dataset.begins_anew
         self._ends = dataset.finite and dataset.repeats < math.inf  # apart from the end of virtual epochs
-        self._dataset = dataset
+        self._is_plain = dataset.batching.packing_buffer_size is None and not dataset.may_multiply
         self._is_longer = False  # than `num_batches` says
         self._of_lanes: dict[tuple[int, int | None], Ints | None] = {}  # micro-batches of each in a pass from its start
         self._limits: tuple[Any, Ints] | None = None  # of the lanes of one state
-
-    @functools.cached_property
-    def _is_plain(self) -> bool:
-        """Whether the number of samples tells that of batches."""
-        return self._batching.packing_buffer_size is None and not self._dataset.may_multiply
 
     def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
         """The batches that this rank gets in a pass, as by `len` of the data set; if `even`, those of the rank with the

@@ -104,8 +104,8 @@ def together(by: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare that the method `by` does what a stateless hook does, for many samples together, in less time.
 
     It gets an iterable of the samples that come next, each of which is decoded when it is asked for, and returns a
-    function to call for each of them, once or more, in place of the hook. It raises nothing: what is wrong with a sample
-    is raised by that function. It is not used where a subclass overrides the hook, or where a sample may become several.
+    function to call in place of the hook, for each of them once or more. It raises nothing: what is wrong with a sample
+    is raised by that function. It is not used where a subclass overrides the hook, or a sample may become several.
     """
 
     def declare(hook: Callable[P, R]) -> Callable[P, R]:
