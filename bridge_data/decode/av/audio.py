@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
+from bridge_data.decode.av.container import UNKNOWN, Medium, Track, frames_of, import_av
 from bridge_data.errors import SampleError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Audio(Sound):
 
 def _frames_of(packet: Any) -> _Decoded:
     try:
-        return packet.decode(), None
+        return frames_of(packet), None
     except import_av().error.FFmpegError as error:
         return [], error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import functools
 from collections.abc import Iterator
 from fractions import Fraction
@@ -42,6 +43,20 @@ def reading(what: str) -> Iterator[None]:
         yield
     except import_av().error.FFmpegError as error:
         raise SampleError(f"{what} cannot be read: {error.strerror or error}. The medium is damaged") from error
+
+
+def frames_of(packet: Any) -> list[Any]:
+    """The frames of a packet.
+
+    Raises:
+        FFmpegError: if it cannot be decoded.
+    """
+    try:
+        return list(packet.decode())
+    except import_av().error.FFmpegError:
+        raise
+    except ValueError as error:  # PyAV 19 has no codec left once it could not be opened, and says so in its own words
+        raise import_av().error.ArgumentError(errno.EINVAL, str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

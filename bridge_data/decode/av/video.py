@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.decode.av.container import UNKNOWN, Medium, Track, import_av
+from bridge_data.decode.av.container import UNKNOWN, Medium, Track, frames_of, import_av
 from bridge_data.errors import SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS
@@ -140,7 +140,7 @@ class Video:
             is_wanted = self._number_of_packet.get(at - 1) in wanted
             codec.skip_frame = "DEFAULT" if is_wanted or not packet.size else "NONREF"
             try:
-                frames = packet.decode()
+                frames = frames_of(packet)
             except error:
                 return
             for frame in frames:
@@ -162,7 +162,7 @@ class Video:
         for at, packet in enumerate(self._track.read_all()):
             packet.stream.codec_context.skip_frame = "DEFAULT"
             try:
-                frames = packet.decode()
+                frames = frames_of(packet)
             except import_av().error.FFmpegError as error:
                 if not self.is_timed or at >= self._key_of[waiting[0]]:
                     raise SampleError(f"packet {at} of the video cannot be decoded: {error.strerror}") from error
@@ -180,7 +180,7 @@ class Video:
         if missing:
             for packet in self._track.read_all():
                 with contextlib.suppress(import_av().error.FFmpegError):
-                    times = [frame.pts for frame in packet.decode() if frame.pts is not None]
+                    times = [frame.pts for frame in frames_of(packet) if frame.pts is not None]
                     missing.difference_update(times)
                     if any(time >= key_pts for time in times):
                         break
