@@ -1,6 +1,7 @@
 """`python -m tests.datamodule.parallel.balance_job DATA FOLDER`: jobs of gloo ranks that balance their micro-batches,
 for `test_balance.py`; what each rank saw, as JSON. The ranks are forked from one process that has imported all."""
 
+import copy
 import gc
 import json
 import sys
@@ -115,7 +116,8 @@ def train(data: str, folder: Path) -> dict[str, Any]:
     seen["resumed again"] = steps(loader, 1, size)
     balanced = loader.dataloader
     assert isinstance(balanced, BalancedLoader)
-    seen["report"] = [balanced.report.unbalanced, balanced.report.balanced, balanced.report.num_bytes_sent]
+    report = copy.copy(balanced.report)  # steps are exchanged meanwhile
+    seen["report"] = [report.num_steps, report.unbalanced, report.balanced, report.num_bytes_sent]
     seen["state"] = at_start
     validation = module.val_dataloader()
     seen["validated"] = [int(next(validation).number) for _ in range(3)]
