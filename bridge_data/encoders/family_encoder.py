@@ -186,6 +186,9 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 _Preencoded: TypeAlias = TokenizedSample | Iterator[TokenizedSample]
 
+_MOST_CHARACTERS = 1 << 16
+"""Of a text that is tokenized together with others; it takes some hundredths of a second."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Written:
@@ -251,28 +254,32 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         """Tokens, labels and loss mask; the images that fit stay unchanged until `postencode_sample`. Several samples
         of one that is too long, if the policy is to split it."""
         written = self._written(sample)
-        return self._preencoded(sample, written.said, self._tokens_of([written])[0])
+        return self._preencoded(sample, written, self._tokens_of([written])[0])
 
     def _preencoding(self, samples: Iterable[Sample]) -> Callable[[Sample], _Preencoded]:
-        """What `preencode_sample` does to many samples, whose texts are tokenized together."""
-        written: list[tuple[Sample, _Written]] = []
+        """What `preencode_sample` does to many samples, whose texts are tokenized together; but not those that may take
+        long, as the watchdog of workers names the sample that is worked on."""
+        written: dict[int, tuple[Sample, _Written]] = {}
         for sample in samples:
             with contextlib.suppress(Exception):  # it is raised again where the sample is encoded
-                written.append((sample, self._written(sample)))
-        known: dict[int, tuple[Sample, Conversation, MarkedTokens]] = {}
+                written[id(sample)] = sample, self._written(sample)
+        most = _MOST_CHARACTERS if getattr(self.tokenizer, "is_fast", False) else 0
+        short = {number: its for number, (_, its) in written.items() if len(its.text) <= most}
+        tokens: dict[int, MarkedTokens] = {}
         with contextlib.suppress(Exception):
-            tokens = self._tokens_of([one for _, one in written])
-            known = {id(one): (one, its.said, marked) for (one, its), marked in zip(written, tokens, strict=True)}
+            tokens = dict(zip(short, self._tokens_of([*short.values()]), strict=True))
 
         def preencode(sample: Sample) -> _Preencoded:
-            found = known.pop(id(sample), None)
-            return self.preencode_sample(sample) if found is None else self._preencoded(*found)
+            if (found := written.pop(id(sample), None)) is None:
+                return self.preencode_sample(sample)
+            marked = tokens.pop(id(sample), None)
+            return self._preencoded(*found, self._tokens_of([found[1]])[0] if marked is None else marked)
 
         return preencode
 
-    def _preencoded(self, sample: Sample, said: Conversation, marked: MarkedTokens) -> _Preencoded:
+    def _preencoded(self, sample: Sample, written: _Written, marked: MarkedTokens) -> _Preencoded:
         key = sample.__key__
-        marked, visuals = self._with_visuals(sample, said, marked)
+        marked, visuals = self._with_visuals(sample, written.said, marked)
         detail, texts = self._visual_tokens(visuals, key)
         if self.config.policies.overlong == "split":
             sizes = [1] * len(marked)

@@ -32,6 +32,9 @@ from bridge_data.encoders import (
     TokenizedSample,
     text_encoder,
 )
+from bridge_data.encoders.tokens import tokenize_spans
+from bridge_data.samples.differences import first_difference
+from bridge_data.task.task_encoder import together_with
 from tests.encoders.parts import CASES, TILE, draw_talk, encode, make_tokenizer, picture, png
 from tests.prepared import CRUDE, write_dataset
 
@@ -249,6 +252,41 @@ def test_images_without_a_family_and_other_samples_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no family"):
         encode(encoder, talk(ASK, ANSWER, images=((8, 8),)))
     assert encode(encoder, TextSample(__key__="k", text="a boat")).loss_mask.sum() >= 1
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics3"])
+def test_samples_are_encoded_together_as_alone_and_long_texts_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make_encoder(name)
+    long = talk(ASK, says("assistant", "a boat " * 10_000))
+    samples = [
+        talk(ASK, ANSWER),
+        talk(says("user", "<image> ?"), ANSWER),  # without an image
+        TextSample(__key__="k", text="a boat"),
+        long,
+        *(draw_talk(seed).sample for seed in range(4)),
+    ]
+
+    def outcome(preencode: Any, sample: Any) -> Any:
+        try:
+            return preencode(sample)
+        except SampleError as error:
+            return str(error)
+
+    alone = [outcome(encoder.preencode_sample, sample) for sample in samples]
+    lengths: list[list[int]] = []
+
+    def tokenized(tokenizer: Any, texts: Any, **options: Any) -> Any:
+        lengths.append([len(text) for text, _ in texts])
+        return tokenize_spans(tokenizer, texts, **options)
+
+    monkeypatch.setattr("bridge_data.encoders.family_encoder.tokenize_spans", tokenized)
+    do_together = together_with(encoder.preencode_sample)
+    assert do_together is not None
+    preencode = do_together(iter(samples))
+    assert [len(one) for one in lengths] == [5], "but the wrong one, the text and the long one"
+    for _ in range(2):  # as of a hook that is called again
+        assert first_difference(alone, [outcome(preencode, sample) for sample in samples]) is None
+    assert [len(one) for one in lengths if max(one) > 1 << 16] == [1, 1]
 
 
 def test_an_empty_batch_learns_nothing() -> None:
