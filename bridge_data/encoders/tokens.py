@@ -11,9 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bridge_data.encoders.byte_level import ByteLevel, byte_level
+
 Span: TypeAlias = tuple[int, int]
 """A range of characters or tokens: the first, and the one after the last."""
 
+
+_Text: TypeAlias = tuple[str, Sequence[Span]]
+"""A text, and spans of its characters, which are in order."""
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -51,9 +56,7 @@ def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
     return MarkedTokens.of(ids, np.ones(len(ids), bool))
 
 
-def tokenize_spans(
-    tokenizer: Any, texts: Sequence[tuple[str, Sequence[Span]]], *, add_special_tokens: bool = False
-) -> list[MarkedTokens]:
+def tokenize_spans(tokenizer: Any, texts: Sequence[_Text], *, add_special_tokens: bool = False) -> list[MarkedTokens]:
     """The tokens of texts, of each with marks on those of its spans, which are in order: as transformers marks answers,
     from the first token that has a character of a span through the last.
 
@@ -61,9 +64,12 @@ def tokenize_spans(
     """
     if not getattr(tokenizer, "is_fast", False):
         return [_piecewise(tokenizer, text, spans, add_special_tokens) for text, spans in texts]
-    encoded = tokenizer([text for text, _ in texts], add_special_tokens=add_special_tokens, **_ONLY_IDS)
-    made = zip(encoded["input_ids"], encoded.encodings, texts, strict=True)
-    return [MarkedTokens.of(ids, _marks(encoding, spans)) for ids, encoding, (_, spans) in made]
+    if (known := byte_level(tokenizer, add_special_tokens=add_special_tokens)) is None:
+        return _by_offsets(tokenizer, texts, add_special_tokens)
+    marked = _by_bytes(known, texts, add_special_tokens)
+    left = [number for number, one in enumerate(marked) if one is None]
+    by_offsets = iter(_by_offsets(tokenizer, [texts[number] for number in left], add_special_tokens) if left else [])
+    return [next(by_offsets) if one is None else one for one in marked]
 
 
 _ONLY_IDS = {"return_token_type_ids": False, "return_attention_mask": False}
@@ -83,6 +89,43 @@ def _piecewise(tokenizer: Any, text: str, spans: Sequence[Span], add_special_tok
     front = next((n for n in range(len(whole)) if whole[n : n + len(ids)] == ids), 0)
     after = len(whole) - front - len(ids)
     return MarkedTokens.of(whole, [False] * front + marks + [False] * after)
+
+
+def _by_bytes(tokenizer: ByteLevel, texts: Sequence[_Text], add_special_tokens: bool) -> list[MarkedTokens | None]:
+    """The tokens of texts, with marks on those that have a byte of a span; None of a text whose bytes are not those of
+    its tokens."""
+    cut = tokenizer.cut([text for text, _ in texts], add_special_tokens=add_special_tokens)
+    offsets = np.concatenate(([0], cut.ends))[cut.bounds].tolist()
+    is_whole, starts, ends = [], [], []
+    for (text, spans), (begin, end) in zip(texts, itertools.pairwise(offsets), strict=True):
+        places = _bytes_at(text, [*itertools.chain.from_iterable(spans), len(text)])
+        is_whole.append(places.pop() == end - begin and tokenizer.is_kept(text))
+        if is_whole[-1]:
+            starts += [begin + place for place in places[::2]]
+            ends += [begin + place for place in places[1::2]]
+    has_loss = np.zeros(len(cut.ids), bool)
+    first, last = cut.ends.searchsorted(starts, "right").tolist(), cut.ends.searchsorted(ends).tolist()
+    for start, end, begin, through in zip(starts, ends, first, last, strict=True):
+        has_loss[begin : through + (start < end)] = True
+    whole = MarkedTokens(cut.ids, has_loss)
+    return [
+        whole[begin:end] if is_one else None
+        for is_one, (begin, end) in zip(is_whole, itertools.pairwise(cut.bounds), strict=True)
+    ]
+
+
+def _bytes_at(text: str, places: list[int]) -> list[int]:
+    """The offsets in UTF-8 of these characters, which are in order."""
+    if text.isascii():
+        return places
+    return [*itertools.accumulate(len(text[start:end].encode()) for start, end in itertools.pairwise([0, *places]))]
+
+
+def _by_offsets(tokenizer: Any, texts: Sequence[_Text], add_special_tokens: bool) -> list[MarkedTokens]:
+    """The tokens of texts, marked by what a fast tokenizer says of their characters."""
+    encoded = tokenizer([text for text, _ in texts], add_special_tokens=add_special_tokens, **_ONLY_IDS)
+    made = zip(encoded["input_ids"], encoded.encodings, texts, strict=True)
+    return [MarkedTokens.of(ids, _marks(encoding, spans)) for ids, encoding, (_, spans) in made]
 
 
 def _marks(encoding: Any, spans: Sequence[Span]) -> Bools:
