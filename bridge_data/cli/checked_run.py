@@ -66,7 +66,7 @@ def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield "order", settings + ("" if lanes is None else f", {counted(lanes, 'lane')}")
     yield (
         "machine",
-        f"{machine.num_cores:g} cores, {machine.memory_bytes / 1e9:.0f} GB, {machine.num_files:g} open files, "
+        f"{machine.num_cores:g} cores, {machine.memory_bytes / 1e9:.0f} GB, "
         f"/dev/shm of {(machine.shm_bytes or 0) / 1e9:.1f} GB",
     )
     yield "decoders", ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
