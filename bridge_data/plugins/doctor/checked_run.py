@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from bridge_data.check.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
 from bridge_data.cli.order_command import note_assumed
 from bridge_data.cli.terminal import echo_report, headed, table
 from bridge_data.errors import counted
+from bridge_data.plugins.doctor.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
 from bridge_data.runs.training_run import TrainingRun
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data.check import run_checks
-from bridge_data.check.run_checks import (
+from bridge_data.configs import DataConfig
+from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
+from bridge_data.plugins.doctor import run_checks
+from bridge_data.plugins.doctor.run_checks import (
     HIGH_INFLATION,
     Finding,
     Level,
@@ -34,9 +37,6 @@ from bridge_data.check.run_checks import (
     samples_of_lane,
     samples_per_unit,
 )
-from bridge_data.configs import DataConfig
-from bridge_data.errors import ConfigError
-from bridge_data.plan import load_plan
 from bridge_data.runs.bench import BenchConfig
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import TrainingRun
@@ -110,7 +110,7 @@ def test_this_machine_can_be_read_and_the_memory_of_its_control_group(
 ) -> None:
     here = MachineLimits.read()
     assert here.num_cores > 0 and "simplejpeg" in here.libraries
-    monkeypatch.setattr("bridge_data.check.run_checks._MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr("bridge_data.plugins.doctor.run_checks._MEMORY_LIMIT", tmp_path / "memory.max")
     for limit, is_that in (("max", False), ("1073741824", True)):
         (tmp_path / "memory.max").write_text(limit + "\n")
         found = MachineLimits.read().memory_bytes
