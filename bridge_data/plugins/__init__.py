@@ -25,6 +25,9 @@ from collections.abc import Mapping
 
 TABLE: Mapping[str, Mapping[str, str]] = {
     "commands": {
+        "checkpoint diff": "bridge_data.plugins.checkpoints.state_commands:diff",
+        "checkpoint redist": "bridge_data.plugins.checkpoints.state_commands:redist",
+        "checkpoint skip": "bridge_data.plugins.checkpoints.state_commands:skip",
         "checkpoint verify": "bridge_data.plugins.ledger.verify_command:verify",
         "convert": "bridge_data.plugins.convert.convert_command:convert",
         "duplicates": "bridge_data.plugins.duplicates.duplicates_command:duplicates",
