@@ -44,8 +44,8 @@ from bridge_data import (
 )
 from bridge_data.order import Cursor, Geometry, Row, Schedule
 from bridge_data.order.row import ChunkTable
+from bridge_data.plugins.doctor.mixing import mixing_of, windows_of_epoch
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.runs.mixing import mixing_of, windows_of_epoch
 from bridge_data.task import Packing
 from bridge_data.task.packers import PACKERS
 

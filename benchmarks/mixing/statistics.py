@@ -13,7 +13,7 @@ import torch
 
 from bridge_data.order import Row
 from bridge_data.order.row import ChunkTable
-from bridge_data.runs.mixing import expected_inflation, windows_of_epoch
+from bridge_data.plugins.doctor.mixing import expected_inflation, windows_of_epoch
 
 FIRST_SHARE, LOW_OFFSETS = 0.05, 0.16
 BINS = 10

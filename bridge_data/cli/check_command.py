@@ -1,7 +1,7 @@
 """`bridge-data check`: everything that is wrong with a data set, at once; or what would stop or slow a run."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,13 @@ from bridge_data.cli.terminal import (
     trust_options,
 )
 from bridge_data.errors import ConfigError, counted
+from bridge_data.extensions import Feature
 from bridge_data.plan.formats import Opening
 
 SHOWN_ON_SCREEN = 5
+
+_CHECK_RUN = Feature[Callable[..., int]]("check_run")
+"""Checks a run, prints what was found, and returns the exit code."""
 
 
 def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -90,11 +94,9 @@ def check(
             raise click.UsageError(f"expected one PATH, or --run RUN; got {len(path)} paths")
         context.exit(_check_data(ON_DISK.convert(path[0], None, context), as_json=as_json, **options))
     refuse_others("is for data: leave it out with --run", [name for name in options if name != "progress"], ())
-    from bridge_data.cli.checked_run import check_run  # here: it imports what measures
-
     given = {name: value for name, value in of_run.items() if is_given(name)}
     own = {_OF_RUN[name]: value for name, value in given.items() if name != "measure"}
-    context.exit(check_run(run, path, measure_s=of_run["measure"] or 0.0, as_json=as_json, **own))
+    context.exit(_CHECK_RUN.get("--run")(run, path, measure_s=of_run["measure"] or 0.0, as_json=as_json, **own))
 
 
 _OF_RUN = {

@@ -7,14 +7,13 @@ that follows is unattended.
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_data.cli.added_metadata import COSTS, MEDIA, CostJob, column_names, store_columns, store_media
 from bridge_data.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -29,9 +28,7 @@ from bridge_data.cli.terminal import (
     executor_option,
     is_given,
     limits_option,
-    named_executor,
     note,
-    only_local,
     only_on_disk,
     progress_bar,
     progress_option,
@@ -46,8 +43,10 @@ from bridge_data.cli.terminal import (
 from bridge_data.data.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, has_tars, is_prepared
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.errors import ConfigError, bridge_command, counted, listed
+from bridge_data.extensions import Feature
 from bridge_data.limits import Limits
 from bridge_data.plan.folder_contents import why_no_lines
+from bridge_data.prepare.executors import LOCAL, Executor, executor_named
 from bridge_data.prepare.sample_definitions import (
     CRUDE,
     SAMPLE_TYPES,
@@ -77,72 +76,64 @@ _STORE_WORKERS = 16
 """Shards of a store that are read concurrently."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """The flags, under Energon's names."""
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AddJob:
+    """How something is added to data: `task` is the share to do (None: all of it); with `rescan`, what was added before
+    is not used; `orientation` is that of images; `opening` has options of `load_dataset`."""
 
-    split_ratio: str | None
-    split_parts: tuple[str, ...]
-    exclude: str | None
-    sample_type: str | None
-    field_map: str | None
-    non_interactive: bool
-    force_overwrite: bool
-    tar_index_only: bool
-    shuffle_tars: bool
-    dataset_config: str
-    num_workers: int | None
-    executor: str
-    task: ScanTask | Literal["merge"] | None
+    executor: "Executor"
+    task: ScanTask | None
     rescan: bool
-    fix_duplicates: bool
-    digest: bool
-    store_columns: str | None
-    split_config: str
-    media: str | None
-    orientation: "Orientation"
-    costs: str | None
     limits: Limits
+    orientation: "Orientation"
     progress: bool
+    opening: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        if self.tar_index_only and (self.media is not None or self.costs is not None):
-            raise ConfigError("--tar-index-only renews the index alone: leave --media and --costs out")
-        if self.orientation != "ignore" and self.media is None:
-            raise ConfigError("--orientation is for the metadata of media: give --media")
-        if self.share is not None and self.fix_duplicates:
-            raise ConfigError("--task scans a share of the tars: leave --fix-duplicates out")
-        if (column_names(self.store_columns) or self.media is not None) and self.share is not None:
-            raise ConfigError("--task scans a share of the tars: give --store-columns and --media with --task merge")
-        if self.split_ratio is not None and self.split_parts:
-            raise ConfigError("--split-ratio and --split-parts: give one of them")
-        if self.tar_index_only and self.fix_duplicates:
-            raise ConfigError("--fix-duplicates writes the tars again: leave --tar-index-only out")
-        if self.tar_index_only and self.exclude is not None:
-            raise ConfigError("--tar-index-only works on all shards of the data set: leave --exclude out")
-        if self.field_map is not None and self.sample_type is None:
-            raise ConfigError("--field-map: give --sample-type too, such as CaptioningSample")
-        if Path(self.dataset_config).name != self.dataset_config or not self.dataset_config:
-            raise ConfigError(f"--dataset-config {self.dataset_config!r}: expected the name of a file, no path")
 
-    @property
-    def share(self) -> ScanTask | None:
-        """The share of the work to do; None: all that is left."""
-        return None if self.task == "merge" else self.task
+Adder = Callable[[Location, str, AddJob], Callable[[], None]]
+"""From a path and the text of an option, which are checked, to what does it, and prints what it did."""
 
-    def config_for(self, path: Location) -> PrepareConfig:
-        """The settings of the indexing. Reading from a store is not limited by cores."""
-        is_bound = self.num_workers is not None or self.executor != "local" or not is_remote(path)
-        num_workers = self.num_workers if is_bound else _STORE_WORKERS
-        return PrepareConfig(
-            exclude=self.exclude,
-            rescan=self.rescan,
-            fix_duplicates=self.fix_duplicates,
-            digest=self.digest,
-            limits=self.limits,
-            merge=self.task == "merge",
-            executor=named_executor(self.executor, num_workers),
-        )
+_ADDERS: Mapping[str, Feature[Adder]] = {
+    "store_columns": Feature("json_columns"),
+    "media": Feature("media_metadata"),
+    "costs": Feature("store_costs"),
+}
+"""By the option, what adds to data: fields of JSON parts, metadata of media, what a task encoder makes of samples."""
+
+
+def _check(flags: Mapping[str, Any]) -> None:
+    """Refuse options that contradict each other."""
+    is_share, index_only = isinstance(flags["task"], ScanTask), flags["tar_index_only"]
+    adds, costs, config = flags["media"] is not None, flags["costs"] is not None, flags["dataset_config"]
+    faults = {
+        "--tar-index-only renews the index alone: leave --media and --costs out": index_only and (adds or costs),
+        "--orientation is for the metadata of media: give --media": flags["orientation"] != "ignore" and not adds,
+        "--task scans a share of the tars: leave --fix-duplicates out": is_share and flags["fix_duplicates"],
+        "--task scans a share of the tars: give --store-columns and --media with --task merge": is_share
+        and (adds or flags["store_columns"] is not None),
+        "--split-ratio and --split-parts: give one of them": flags["split_ratio"] is not None and flags["split_parts"],
+        "--fix-duplicates writes the tars again: leave --tar-index-only out": index_only and flags["fix_duplicates"],
+        "--tar-index-only works on all shards of the data set: leave --exclude out": index_only
+        and flags["exclude"] is not None,
+        "--field-map: give --sample-type too, such as CaptioningSample": flags["field_map"] is not None
+        and flags["sample_type"] is None,
+        f"--dataset-config {config!r}: expected the name of a file, no path": not config or Path(config).name != config,
+        "--trust is for --costs: nothing else here runs code": not costs
+        and (flags["trusted_modules"] or flags["trust_dataset_code"]),
+    }
+    for message, is_so in faults.items():
+        if is_so:
+            raise ConfigError(message)
+
+
+def _config(path: Location, flags: Mapping[str, Any]) -> PrepareConfig:
+    """The settings of the indexing. Reading from a store is not limited by cores."""
+    num_workers, executor = flags["num_workers"], flags["executor"]
+    if num_workers is None and executor == LOCAL and is_remote(path):
+        num_workers = _STORE_WORKERS
+    names = ("exclude", "rescan", "fix_duplicates", "digest", "limits")
+    given = {name: flags[name] for name in names}
+    return PrepareConfig(**given, merge=flags["task"] == "merge", executor=executor_named(executor, num_workers))
 
 
 @click.command()
@@ -205,7 +196,7 @@ class _Options:
 @trust_options
 @limits_option
 @progress_option
-def prepare(path: Location, trusted_modules: tuple[str, ...], trust_dataset_code: bool, **flags: Any) -> None:
+def prepare(path: Location, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 
     Writes .nv-meta and an index next to each shard, in Megatron-Energon's format, and asks for missing settings: the
@@ -215,130 +206,115 @@ def prepare(path: Location, trusted_modules: tuple[str, ...], trust_dataset_code
     an object store, s3://bucket/folder, is prepared there. --media and --costs are stored in the same way; PATH may be
     prepared already, or be a folder of files for --media, or any data for --costs.
     """
-    options = _Options(**flags)
-    trust = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
-    if any(trust.values()) and options.costs is None:
-        raise ConfigError("--trust is for --costs: nothing else here runs code")
-    store = None
-    if options.media is not None:
-        only_local(path)
-        store = MEDIA.get("--media")(options.media, options.orientation)
-    if _adds_alone(path, options):
+    _check(flags)
+    config, is_share = _config(path, flags), isinstance(flags["task"], ScanTask)
+    kept = {name: flags[name] for name in ("rescan", "limits", "orientation", "progress")}
+    opening = {name: flags[name] for name in ("trusted_modules", "trust_dataset_code")}
+    opening |= {name: flags[name] for name in ("split_config", "dataset_config") if is_given(name)}
+    job = AddJob(executor=config.scanner, task=flags["task"] if is_share else None, opening=opening, **kept)
+    given = {name: feature for name, feature in _ADDERS.items() if flags[name] is not None}
+    adding = [feature.get(_option(name))(path, flags[name], job) for name, feature in given.items()]
+    if _adds_alone(path, flags):
         why = f"is for data that are prepared now, but {path} need not be: give --force-overwrite, too, if they shall"
         refuse_others(why, flags, _ADDING)
-    elif not _prepare(path, options, flags):
-        return
-    if store is not None:
-        store_media(only_local(path), store, options.config_for(path), options.progress)
-    if options.costs is not None:
-        job = CostJob(
-            executor=options.config_for(path).scanner,
-            task=options.share,
-            rescan=options.rescan,
-            progress=options.progress,
-            opening=trust | {name: flags[name] for name in ("split_config", "dataset_config") if is_given(name)},
-        )
-        COSTS.get(needed_by="--costs")(path, options.costs, job)
+        last: Sequence[str] | None = ()
+    else:
+        last = _prepare(path, config, flags)
+    if last is not None:
+        for add in adding:
+            add()
+        for line in last:
+            click.echo(line)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 _ADDING = frozenset(
     {
         *("media", "orientation", "costs", "num_workers", "executor", "task", "rescan", "dataset_config"),
-        *("split_config", "limits", "progress", "non_interactive"),
+        *("split_config", "limits", "progress", "non_interactive", "trusted_modules"),
     }
 )
 """The options for what is added to data."""
 
 
-def _adds_alone(path: Location, options: _Options) -> bool:
+def _adds_alone(path: Location, flags: Mapping[str, Any]) -> bool:
     """Whether --media and --costs are all there is to do: the data are prepared, or need not be."""
-    if (options.media is None and options.costs is None) or options.force_overwrite or options.task == "merge":
+    if (flags["media"] is None and flags["costs"] is None) or flags["force_overwrite"] or flags["task"] == "merge":
         return False
     return not path.is_dir() or is_prepared(path) or not has_tars(path)
 
 
-def _prepare(path: Location, options: _Options, flags: Mapping[str, Any]) -> bool:
-    """Prepare what is at `path`; whether it is prepared now."""
+def _prepare(path: Location, config: PrepareConfig, flags: Mapping[str, Any]) -> Sequence[str] | None:
+    """Prepare what is at `path`. Returns what is to be said in the end; None if it is not prepared."""
     if path.name.endswith(JSONL_SUFFIX):
         from bridge_data.cli.prepare_files import prepare_lines  # imports what folders of tars do not need
 
-        return prepare_lines(only_on_disk(path), flags)
+        return () if prepare_lines(only_on_disk(path), flags) else None
     if path.suffix in (".yaml", ".yml"):
         from bridge_data.cli.prepare_files import prepare_joins
 
         prepare_joins(only_on_disk(path), flags)
-        return True
-    if options.media is not None or options.store_columns is not None:
-        only_on_disk(path)
-    config = options.config_for(path)
+        return ()
     if path.is_file():
         raise ConfigError(
             why_no_lines(str(path))
             or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation"
         )
     check_is_whole(path)
-    if options.share is not None:
-        _scan(path, options.share, config, options.progress)
-        return False
-    if options.tar_index_only:
-        done = _indexed(partial(refresh_index, path, config), options)
+    if isinstance(flags["task"], ScanTask):
+        _scan(path, flags["task"], config, flags["progress"])
+        return None
+    if flags["tar_index_only"]:
+        done = _indexed(partial(refresh_index, path, config), flags)
         click.echo(f"{path}: index of {counted(len(done.shard_counts), 'shard')} written")
-        store_columns(path, column_names(options.store_columns), config, options.progress)
-        return True
-    names = find_shards(path, options.exclude)
-    if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
+        return ()
+    names = find_shards(path, flags["exclude"])
+    if not answers(lambda: _may_write(path, flags), "give --force-overwrite to prepare again without a question"):
         click.echo(f"{path}: left unchanged")
-        return False
+        return None
     first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
-    split, wanted = answers(lambda: _split(options), _NO_QUESTIONS)
+    split, wanted = answers(lambda: _split(flags), _NO_QUESTIONS)
     unfilled = [part for part, shards in split(names).items() if part in wanted and not shards]
-    content = answers(lambda: _dataset_yaml(options, first), _NO_QUESTIONS)
+    content = answers(lambda: _dataset_yaml(flags, first), _NO_QUESTIONS)
     if content is not None:
         first.check(content)
-    definitions = {} if content is None else {options.dataset_config: content}
-    writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
-    done = _indexed(partial(writing, path, split, config), options)
+    definitions = {} if content is None else {flags["dataset_config"]: content}
+    writing = partial(prepare_shards, split_config=flags["split_config"], definitions=definitions)
+    done = _indexed(partial(writing, path, split, config), flags)
     click.echo()
-    click.echo(split_table(split_counts(PreparedDataset.open(path, options.limits), options.split_config)))
-    store_columns(path, column_names(options.store_columns), config, options.progress)
+    click.echo(split_table(split_counts(PreparedDataset.open(path, flags["limits"]), flags["split_config"])))
     if content is not None:
         from bridge_data.check.missing_parts import count_parts  # imports numpy
 
         field_map = read_definition(content).field_map
-        for one in count_parts(PreparedDataset.open(path, options.limits).all_shards(), field_map, max_samples=None):
+        for one in count_parts(PreparedDataset.open(path, flags["limits"]).all_shards(), field_map, max_samples=None):
             note(str(one))
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
-    if content is not None or (path / META_FOLDER / options.dataset_config).is_file():
-        click.echo(f"Done\nNext: {bridge_command('info', path, '--samples', 3)}")
-        return True
-    name = options.dataset_config
+    if content is not None or (path / META_FOLDER / flags["dataset_config"]).is_file():
+        return "Done", f"Next: {bridge_command('info', path, '--samples', 3)}"
+    name = flags["dataset_config"]
     note(f"indexed, but without {name}, which says what the samples are: nothing can load them yet")
-    click.echo(f"Next: write {name}, or {bridge_command('prepare', path, *_with_class(options, first))}")
-    return True
+    return [f"Next: write {name}, or {bridge_command('prepare', path, *_with_class(flags, first))}"]
 
 
-def _with_class(options: _Options, first: FirstSamples) -> list[str]:
+def _with_class(flags: Mapping[str, Any], first: FirstSamples) -> list[str]:
     """The options with which `prepare` does the same again, and also writes the dataset.yaml that probably fits."""
     words = ["--force-overwrite"]
-    for part in options.split_parts:
-        words += ["--split-parts", part]
-    if options.split_ratio is not None:
-        words += ["--split-ratio", options.split_ratio]
-    if options.shuffle_tars:
-        words.append("--shuffle-tars")
-    if options.split_ratio is not None or options.split_parts:
-        words.append("--non-interactive")
-    if options.exclude is not None:
-        words += ["--exclude", options.exclude]
-    if options.split_config != SPLIT_YAML:
-        words += ["--split-config", options.split_config]
-    if options.dataset_config != DATASET_YAML:
-        words += ["--dataset-config", options.dataset_config]
+    for name in filter(is_given, _AGAIN):
+        several = flags[name] if isinstance(flags[name], tuple) else [flags[name]]
+        words += [word for one in several for word in ([_option(name)] if one is True else [_option(name), one])]
+    has_split = flags["split_ratio"] is not None or flags["split_parts"]
     sample_type, field_map = first.likely_definition()
     fields = ["--field-map", json.dumps(field_map, ensure_ascii=False)] if field_map else []
-    return [*words, "--sample-type", sample_type, *fields]
+    return [*words, *(["--non-interactive"] if has_split else []), "--sample-type", sample_type, *fields]
+
+
+_AGAIN = ("split_parts", "split_ratio", "shuffle_tars", "exclude", "split_config", "dataset_config")
 
 
 _NO_QUESTIONS = (
@@ -360,10 +336,10 @@ def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool)
         note(text)
 
 
-def _may_write(path: Location, options: _Options) -> bool:
-    if options.force_overwrite or not is_prepared(path):
+def _may_write(path: Location, flags: Mapping[str, Any]) -> bool:
+    if flags["force_overwrite"] or not is_prepared(path):
         return True
-    if options.non_interactive:
+    if flags["non_interactive"]:
         raise ConfigError(
             f"{path}: has been prepared already; give --force-overwrite to do it again, "
             "or --tar-index-only to renew its indexes"
@@ -371,30 +347,30 @@ def _may_write(path: Location, options: _Options) -> bool:
     return click.confirm(f"{path} has been prepared already. Do you want to do it again?")
 
 
-def _split(options: _Options) -> tuple[Split, list[str]]:
+def _split(flags: Mapping[str, Any]) -> tuple[Split, list[str]]:
     """(rule of the split, parts that must have shards)."""
-    if options.split_parts:
-        patterns = [parse_pattern(text) for text in options.split_parts]
-        return partial(split_by_patterns, patterns=patterns, limits=options.limits), [part for part, _ in patterns]
-    if options.split_ratio is None and options.non_interactive:
+    if flags["split_parts"]:
+        patterns = [parse_pattern(text) for text in flags["split_parts"]]
+        return partial(split_by_patterns, patterns=patterns, limits=flags["limits"]), [part for part, _ in patterns]
+    if flags["split_ratio"] is None and flags["non_interactive"]:
         raise ConfigError("--non-interactive: give --split-ratio 8,1,1, or --split-parts")
-    ratio = parse_ratio(ask_ratio() if options.split_ratio is None else options.split_ratio)
+    ratio = parse_ratio(ask_ratio() if flags["split_ratio"] is None else flags["split_ratio"])
     wanted = [part for part, share in zip(RATIO_PARTS, ratio, strict=True) if share]
-    return partial(split_by_ratio, ratio=ratio, shuffle=options.shuffle_tars), wanted
+    return partial(split_by_ratio, ratio=ratio, shuffle=flags["shuffle_tars"]), wanted
 
 
-def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | None:
+def _dataset_yaml(flags: Mapping[str, Any], first: FirstSamples) -> dict[str, Any] | None:
     """The content of dataset.yaml; None if it is not requested."""
-    if options.sample_type is None and options.non_interactive:
+    if flags["sample_type"] is None and flags["non_interactive"]:
         return None
-    sample_type = ask_sample_type() if options.sample_type is None else find_sample_type(options.sample_type)
+    sample_type = ask_sample_type() if flags["sample_type"] is None else find_sample_type(flags["sample_type"])
     if sample_type == CRUDE:
-        if options.field_map is not None:
+        if flags["field_map"] is not None:
             raise ConfigError(f"--field-map: {CRUDE} has no fields; leave it out")
         return definition(CRUDE, {})
-    if options.field_map is not None:
-        return definition(sample_type, parse_field_map(options.field_map))
-    if options.non_interactive:
+    if flags["field_map"] is not None:
+        return definition(sample_type, parse_field_map(flags["field_map"]))
+    if flags["non_interactive"]:
         fields = ",".join(f"{field.name}=…" for field in fields_of(SAMPLE_TYPES[sample_type]) if field.required)
         raise ConfigError(
             f"--sample-type {sample_type} needs --field-map {fields}; the parts there are: {listed(first.parts, 20)}"
@@ -402,10 +378,10 @@ def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | No
     return definition(sample_type, ask_field_map(sample_type, first))
 
 
-def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparation:
+def _indexed(action: Callable[..., Preparation], flags: Mapping[str, Any]) -> Preparation:
     """Run the indexing with a progress bar, and print what it did."""
     started = time.monotonic()
-    with progress_bar("indexing", "shards", shown=options.progress) as on_progress:
+    with progress_bar("indexing", "shards", shown=flags["progress"]) as on_progress:
         done = action(on_progress=on_progress)
     unchanged = len(done.shard_counts) - done.num_scanned
     click.echo(

@@ -29,6 +29,7 @@ from bridge_data.prepare.tars import PrepareConfig
 _LINE_FLAGS = frozenset(
     {
         "costs",
+        "trusted_modules",
         "split_ratio",
         "split_parts",
         "sample_type",
@@ -42,7 +43,7 @@ _LINE_FLAGS = frozenset(
     }
 )
 
-_JOIN_FLAGS = frozenset({"costs", "non_interactive", "num_workers", "limits", "progress"})
+_JOIN_FLAGS = frozenset({"costs", "trusted_modules", "non_interactive", "num_workers", "limits", "progress"})
 
 
 def prepare_lines(path: Path, flags: Mapping[str, Any]) -> bool:
@@ -90,8 +91,6 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
             f"--sample-type {flags['sample_type']}: the samples of a JSONL file are crude; leave it out, and turn them "
             "into samples by a cooker"
         )
-    if flags["split_ratio"] is not None and flags["split_parts"]:
-        raise ConfigError("--split-ratio and --split-parts: give one of them")
     if flags["tar_index_only"] and (flags["split_ratio"] is not None or flags["split_parts"]):
         raise ConfigError("--tar-index-only renews the index and leaves the split: leave --split-ratio and parts out")
 

@@ -141,32 +141,16 @@ def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
     return bar
 
 
-class _LocationParam(click.ParamType):  # type: ignore[type-arg]
+class _PathParam(click.ParamType):  # type: ignore[type-arg]
+    """An argument that `read` reads, from what it is called and its text."""
+
     name = "path"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        return location(path_text(_name_of(param), value))
+    def __init__(self, read: Callable[[str, str], Location]) -> None:
+        self._read = read
 
-
-class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return only_local(location(path_text(_name_of(param), value)))
-
-
-class _OutputParam(click.ParamType):  # type: ignore[type-arg]
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        return output(_name_of(param), value)
-
-
-class _OutputOnDiskParam(click.ParamType):  # type: ignore[type-arg]
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return output_on_disk(_name_of(param), value, COPY_IT)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._read(_name_of(param), value)
 
 
 def _name_of(param: click.Parameter | None) -> str:
@@ -175,7 +159,7 @@ def _name_of(param: click.Parameter | None) -> str:
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
-LOCATION = _LocationParam()
+LOCATION = _PathParam(lambda name, text: location(path_text(name, text)))
 """An argument that is a path or a URL."""
 
 
@@ -201,13 +185,13 @@ def only_on_disk(path: Location) -> Path:
     )
 
 
-ON_DISK = _OnDiskParam()
+ON_DISK = _PathParam(lambda name, text: only_local(location(path_text(name, text))))
 """An argument that is a path; a URL of a store is an error."""
 
-OUTPUT = _OutputParam()
+OUTPUT = _PathParam(output)
 """A path or a URL to write to."""
 
-OUTPUT_ON_DISK = _OutputOnDiskParam()
+OUTPUT_ON_DISK = _PathParam(lambda name, text: output_on_disk(name, text, COPY_IT))
 """A path to write to; a URL of a store is an error."""
 
 
@@ -243,13 +227,6 @@ def _trusted(context: click.Context, option: click.Parameter, names: tuple[str, 
     if modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return modules
-
-
-def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a command's arguments that are options of a run (see `RunOptions`), by their names there."""
-    from bridge_data.run_options import SECTION_OF  # here: other commands do not need it
-
-    return {name: value for name, value in given.items() if name in SECTION_OF}
 
 
 def _limits(context: click.Context, option: click.Parameter, text: str | None) -> Limits:

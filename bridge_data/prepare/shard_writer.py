@@ -41,9 +41,7 @@ from bridge_data.data.metadata import (
     META_FOLDER,
     WRITER_YAML,
     WRITING,
-    is_unfinished,
     parse_document,
-    tar_index_path,
 )
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import check_integer
@@ -59,9 +57,6 @@ from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 logger = logging.getLogger("bridge_data")
 
 _SETTINGS, _DONE = "settings.json", "done"
-
-_REMOVING = "removing"
-"""The file in `.writing` that says that all is being removed."""
 
 _WRITER = "writer"
 """The file in the folder of a rank, in a store, with a token of the process that writes."""
@@ -168,9 +163,9 @@ class WritingSession:
         self.share = self.site / f"{config.rank:05d}"
         """The folder for what a later process must know of the unfinished work of this rank."""
         self._claim = Claim(self.share / _WRITER) if isinstance(self.share, RemotePath) else None
-        self._settings = config.plain() | {"num_items": made_of.num_items}
+        self.settings = config.plain() | {"num_items": made_of.num_items}
         if made_of.origin is not None:
-            self._settings["origin"] = made_of.origin
+            self.settings["origin"] = made_of.origin
 
     def shard_name(self, part: str, number: int) -> str:
         """The name of shard `number` of this rank in a part of the split."""
@@ -180,7 +175,7 @@ class WritingSession:
     def own_shards(self) -> list[tuple[str, str, int]]:
         """(name, part, number) of each whole shard of this rank."""
         rank = f"{self.config.rank:05d}" if self.config.world_size > 1 else None
-        matches = [(name, _SHARD.fullmatch(name)) for name in self._tars()]
+        matches = [(name, _SHARD.fullmatch(name)) for name in self.tars()]
         return [(name, m["part"], int(m["number"])) for name, m in matches if m is not None and m["rank"] == rank]
 
     def stored_keys(self) -> Iterator[tuple[str, Sequence[str]]]:
@@ -191,10 +186,11 @@ class WritingSession:
             data = index.segment_bytes(name) if index and name in known else scan_shard(self.root, name).segment
             yield name, Segment.of(data).keys()
 
-    def _tars(self) -> list[str]:
-        return sorted(_names(self.root, "*.tar"))
+    def tars(self) -> list[str]:
+        """All tars in the folder."""
+        return sorted(names_in(self.root, "*.tar"))
 
-    def _prepared(self) -> Mapping[str, ShardEntry]:
+    def prepared(self) -> Mapping[str, ShardEntry]:
         """The shards of the data set as of its last preparation."""
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
         return {} if index is None else index.entries
@@ -239,7 +235,7 @@ class WritingSession:
                 f"{self.root}: world_size={self.config.world_size}: ranks write to a disk, whose locks say which is "
                 "the last. Copy the result to the store; or write by one process, with several workers"
             )
-        if self._begun_settings() is None:
+        if self.begun_settings() is None:
             storage.delete_below(self.site)  # of a writer that was interrupted after all was done
         self._check_settings()
         claim.take()
@@ -264,22 +260,14 @@ class WritingSession:
         if self._claim is not None and not self._claim.is_held():
             raise DatasetError(f"{self.root}: another process is writing it now: wait until that has finished")
 
-    def remove(self, name: str) -> None:
-        """Remove a file of the data set, if it is there."""
-        path = self.root / name
-        if isinstance(path, Path):
-            path.unlink(missing_ok=True)
-        else:
-            storage.delete(path)
-
     def _check_settings(self) -> None:
         """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
-        there = self._begun_settings()
+        there = self.begun_settings()
         if there is None:
             self._check_folder()
-            storage.write(self.site / _SETTINGS, json.dumps(self._settings).encode())
+            storage.write(self.site / _SETTINGS, json.dumps(self.settings).encode())
             return
-        other = [name for name, value in self._settings.items() if there.get(name) != value]
+        other = [name for name, value in self.settings.items() if there.get(name) != value]
         by_hand = f"remove {self.site} and the tars that are not in .nv-meta"
         if "origin" in other:
             raise ConfigError(
@@ -289,12 +277,12 @@ class WritingSession:
         if other:
             name = min(other)
             raise ConfigError(
-                f"{self.root}: is being written with {name}={there.get(name)}, here it is {self._settings[name]}. Give "
+                f"{self.root}: is being written with {name}={there.get(name)}, here it is {self.settings[name]}. Give "
                 f"the same settings to continue, or {by_hand}"
             )
 
     def _check_folder(self) -> None:
-        written = self._written()
+        written = self.written()
         if written is None:
             return
         split = written["split"]
@@ -303,19 +291,19 @@ class WritingSession:
                 f"{self.root}: its shards are split by their order, so adding some would move others to another part. "
                 "Write all samples to another folder"
             )
-        if split != self._settings["split"]:
+        if split != self.settings["split"]:
             raise ConfigError(
-                f"{self.root}: was written with the split {split}, here it is {self._settings['split']}; samples would "
+                f"{self.root}: was written with the split {split}, here it is {self.settings['split']}; samples would "
                 "change their parts. Give the same split, or write all samples to another folder"
             )
 
-    def _written(self) -> dict[str, Any] | None:
+    def written(self) -> dict[str, Any] | None:
         """What the last writer of the folder noted; None if there is no data set.
 
         Raises:
             ConfigError: if there are shards that no writer has made.
         """
-        self._refuse(name for name in self._tars() if not _SHARD.fullmatch(name))
+        self.refuse(name for name in self.tars() if not _SHARD.fullmatch(name))
         if not (self.root / META_FOLDER).is_dir():
             return None
         data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
@@ -326,86 +314,24 @@ class WritingSession:
         written: dict[str, Any] = parse_document(data, self.root / META_FOLDER / WRITER_YAML)
         return written
 
-    def _refuse(self, foreign: Iterable[str]) -> None:
+    def refuse(self, foreign: Iterable[str]) -> None:
+        """Raise the error for tars that no writer has made, if there are any."""
         for name in foreign:
             raise ConfigError(f"{self.root}: holds tars of others, such as {name}; give another folder")
 
-    def make_way(self, *, overwrite: bool) -> int | None:
-        """Remove what an unfinished conversion has left; see `ShardWriter.make_way`."""
-        was_removing = (self.site / _REMOVING).is_file()
-        if was_removing or (overwrite and self._begun_settings() != self._settings):
-            self._remove_all()
-        num_removed = self._remove_other_conversion()
-        self._check_foreign_tars()
-        if (self.root / META_FOLDER).is_dir() and not is_unfinished(self.root):
-            raise ConfigError(
-                f"{self.root}: holds a data set already, which another conversion made, or this one before the source "
-                "changed; give another folder, or --force-overwrite to replace it"
-            )
-        return num_removed
-
-    def _begun_settings(self) -> dict[str, Any] | None:
+    def begun_settings(self) -> dict[str, Any] | None:
         """The settings of writers that are running, or were interrupted; None if there are none."""
         data = storage.read_if_there(self.site / _SETTINGS)
         return None if data is None else json.loads(data)
 
-    def _check_foreign_tars(self) -> None:
-        """Ensure that there are no tars that are not prepared, if no writer has begun, so that none can have made
-        them."""
-        if not self.site.is_dir():
-            known = self._prepared()
-            self._refuse(name for name in self._tars() if name not in known)
-
-    def _remove_all(self) -> None:
-        """Remove what writers left in the folder, a whole data set or a part of one."""
-        if not self.root.is_dir():
-            return
-        with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
-            self._written()
-            self._check_foreign_tars()
-            storage.make_folder(self.site)
-            storage.write(self.site / _REMOVING, b"")  # until all is gone, the folder is not whole
-            self._lock_unfinished(locks)
-            storage.delete_below(self.root / META_FOLDER)  # before the shards: without it they are no data set
-            self._remove_tars(self._tars())
-            storage.delete_below(self.site)
-
-    def _remove_other_conversion(self) -> int | None:
-        """Remove what an unfinished conversion with other settings, or of other items, has left: `.writing`, and its
-        shards that are not prepared. The number of these; None if there is no such conversion."""
-        begun = self._begun_settings()
-        if begun is None or begun == self._settings or "origin" not in begun:
-            return None
-        with writing(self.root), contextlib.ExitStack() as locks:
-            self._lock_unfinished(locks)
-            lists = _names(self.site, f"*/*{ITEMS_SUFFIX}")
-            made = {os.path.basename(name).removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
-            left = sorted(made.difference(self._prepared()))
-            self._remove_tars(left)
-            storage.delete_below(self.site)
-        return len(left)
-
-    def _lock_unfinished(self, locks: contextlib.ExitStack) -> None:
-        """Keep all writers on a disk away, until `locks` is closed."""
-        if isinstance(self.site, Path):
-            locks.enter_context(preparing_alone(self.site, doing="merging"))
-            for path in self.site.iterdir():
-                if path.is_dir():
-                    locks.enter_context(preparing_alone(path, doing="writing"))
-
-    def _remove_tars(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.remove(name)
-            self.remove(os.fspath(tar_index_path(name)))
-
     def num_finished(self) -> int | None:
         """The number of samples of this rank, if the last writer of the folder had the same settings and number of
         items, and finished; else None."""
-        if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
+        if self.settings["num_items"] is None or (self.site / _SETTINGS).is_file():
             return None
-        file, known = self.root / META_FOLDER / WRITER_YAML, self._prepared()
+        file, known = self.root / META_FOLDER / WRITER_YAML, self.prepared()
         data = storage.read_if_there(file)
-        if data is None or not known or parse_document(data, file).get(_LAST) != self._settings:
+        if data is None or not known or parse_document(data, file).get(_LAST) != self.settings:
             return None
         if isinstance(self.site, RemotePath):
             storage.delete_below(self.site)  # of a writer that was interrupted after all was done
@@ -432,12 +358,12 @@ class WritingSession:
             storage.delete_below(finished)
 
     def _prepare(self) -> None:
-        names = sorted({*self._tars(), *self._prepared()})
+        names = sorted({*self.tars(), *self.prepared()})
         if not names:
             raise DatasetError(f"{self.root}: no sample was written, so there is no data set")
-        definitions = {WRITER_YAML: {"split": self._settings["split"], _LAST: self._settings}}
+        definitions = {WRITER_YAML: {"split": self.settings["split"], _LAST: self.settings}}
         if self.config.sample_type is not None or not (self.root / META_FOLDER / DATASET_YAML).is_file():
-            definitions[DATASET_YAML] = self._settings["dataset.yaml"]
+            definitions[DATASET_YAML] = self.settings["dataset.yaml"]
         try:
             config = PrepareConfig(unique_keys=True)
             done = prepare(self.root, self._split, config, names=names, definitions=definitions)
@@ -455,10 +381,10 @@ class WritingSession:
         """The shards of each part: by their names, or in their order by its share of them."""
         if self.config.split_by == "shard":
             return split_by_shares(names, [*self.config.shares().items()])
-        return {part: [name for name in names if name.startswith(f"{part}-")] for part in self._settings["split"]}
+        return {part: [name for name in names if name.startswith(f"{part}-")] for part in self.settings["split"]}
 
 
-def _names(folder: Location, pattern: str) -> list[str]:
+def names_in(folder: Location, pattern: str) -> list[str]:
     """The files below `folder` whose relative paths match a pattern; a star stands for a part of a name."""
     if isinstance(folder, Path):
         return [path.relative_to(folder).as_posix() for path in folder.glob(pattern)]
@@ -699,7 +625,7 @@ class ShardWriter:
         if self._exit is not None:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
-            self.session = self._not_begun()
+            self.session = self.not_begun()
             stack.enter_context(self.session.locked())
             self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self.session.workspace)))
             self._read_stored()
@@ -750,20 +676,11 @@ class ShardWriter:
     def num_finished(self) -> int | None:
         """The number of samples of this rank, if the last writer had the same settings and wrote the same items;
         else None."""
-        return self._not_begun().num_finished()
+        return self.not_begun().num_finished()
 
-    def _not_begun(self) -> WritingSession:
+    def not_begun(self) -> WritingSession:
+        """The share of this writer, not begun."""
         return WritingSession(self.path, self.config, self.made_of)
-
-    def make_way(self, *, overwrite: bool = False) -> int | None:
-        """Remove what an unfinished conversion has left that this writer cannot resume, and no other file; with
-        `overwrite`, also a whole data set. The number of the unfinished one's shards; None if there is none.
-
-        Raises:
-            ConfigError: if there is other data then.
-            DatasetError: if another process writes the folder.
-        """
-        return self._not_begun().make_way(overwrite=overwrite)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write a sample; `encode_sample` says what it may hold.

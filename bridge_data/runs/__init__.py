@@ -5,6 +5,5 @@ training_run  its settings, ranks and steps, from a YAML, a Python function, a f
 run_sections  between two states: the samples of each micro-batch
 run_order     the samples of a step, the steps of a sample, where two runs differ
 run_plan      what it will see: steps, samples, tokens, epochs, loads; the seam for costs
-mixing        how well the order of a source mixes
 bench         how fast its data are; the seam for profiles
 """

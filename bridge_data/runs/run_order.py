@@ -9,7 +9,6 @@ states nor records tell are errors, or listed by `RunOrder.unknown`.
 import bisect
 import dataclasses
 import functools
-import importlib
 import itertools
 import json
 import sys
@@ -21,6 +20,7 @@ from bridge_data.data.records import RecordReader, counts_of, names_of
 from bridge_data.data.sample_keys import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
+from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
@@ -437,7 +437,7 @@ def _identity(run: RunOrder, sample: RunSample) -> tuple[Any, ...]:
 
 
 _ROWS = 1 << 16
-"""Rows of a row group of Parquet, at least."""
+"""Rows of a row group of Parquet."""
 
 
 def write_order(run: RunOrder, steps: Sequence[int], file: Path | None) -> None:
@@ -462,32 +462,19 @@ def write_order(run: RunOrder, steps: Sequence[int], file: Path | None) -> None:
 
 
 def _write_lines(run: RunOrder, steps: Sequence[int], lines: TextIO) -> None:
-    for rows in _rows(run, steps):
-        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(run, steps))
 
 
-def _rows(run: RunOrder, steps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each step."""
-    for step in steps:
-        yield [sample.to_dict() for sample in run.at(step).samples]
+def _rows(run: RunOrder, steps: Sequence[int]) -> Iterator[dict[str, Any]]:
+    return (sample.to_dict() for step in steps for sample in run.at(step).samples)
 
 
 def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
-    try:
-        pyarrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or write .jsonl") from error
+    parquet = needed_package("pyarrow.parquet", f"{file}: Parquet", "write .jsonl")
+    arrow, rows = needed_package("pyarrow", str(file)), _rows(run, steps)
     numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
-    fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
-    texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]
-    schema = pyarrow.schema([*fields, ("place_in_pack", pyarrow.int64()), *texts])
+    columns = dict.fromkeys(("source", *numbers, "place_in_pack", "shard", "key"), arrow.int64())
+    schema = arrow.schema(columns | dict.fromkeys(("source", "shard", "key"), arrow.string()))
     with parquet.ParquetWriter(file, schema) as writer:
-        waiting: list[dict[str, Any]] = []
-        for rows in _rows(run, steps):
-            waiting += rows
-            if len(waiting) >= _ROWS:
-                writer.write_table(pyarrow.Table.from_pylist(waiting, schema))
-                waiting = []
-        if waiting:
-            writer.write_table(pyarrow.Table.from_pylist(waiting, schema))
+        while some := list(itertools.islice(rows, _ROWS)):
+            writer.write_table(arrow.Table.from_pylist(some, schema))

@@ -10,7 +10,6 @@ that cannot be planned, which says what to give instead.
 
 import bisect
 import dataclasses
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,9 +40,6 @@ _MAX_COUNTED = 1 << 20
 _MAX_SHOWN = 20
 
 _TOKENS = "tokens"
-
-PLACED, SKIPPED, TOO_LONG = range(3)
-"""What became of a sample that was drawn for a unit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,45 +299,8 @@ class RunPlan:
         return {"version": 1, **found, "fill": self.fill, "sources": sources}
 
 
-class Units(NamedTuple):
-    """Consecutive packs (or samples) of the job, as micro-batches have them: their costs (units, names), the loads
-    (units, 2) by which they are assigned, and without forgotten samples, their numbers before they are assigned,
-    numbers of samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by
-    unit."""
-
-    costs: Ints
-    loads: Ints
-    numbers: Ints
-    samples: Ints
-    room: Ints
-    draws: Ints
-
-    def joined(self, other: "Units") -> "Units":
-        *columns, draws = other
-        shifted = draws + np.array([len(self.loads), 0, 0])
-        return Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
-
-    def only(self, kept: Sequence[bool]) -> "Units":
-        """Those of them that are `kept`."""
-        *columns, draws = self
-        mask = np.array(kept, dtype=bool)
-        draws = draws[mask[draws[:, 0]]]
-        draws = np.column_stack([(np.cumsum(mask) - 1)[draws[:, 0]], draws[:, 1:]])
-        return Units._make([*(column[mask] for column in columns), draws])
-
-    def cut(self, count: int) -> tuple["Units", "Units"]:
-        """The first `count`, and the others."""
-        *columns, draws = self
-        at = int(np.searchsorted(draws[:, 0], count))
-        rest = draws[at:] - np.array([count, 0, 0])
-        return (
-            Units._make([*(column[:count] for column in columns), draws[:at]]),
-            Units._make([*(column[count:] for column in columns), rest]),
-        )
-
-
-class UnitsAhead(Protocol):
-    """What is known of the packs (or samples) of a run before they are read."""
+class StepsAhead(Protocol):
+    """What is known of the steps of a run before they are read."""
 
     names: Sequence[str]
     """The costs in the totals: those that all sources have."""
@@ -350,17 +309,14 @@ class UnitsAhead(Protocol):
     is_assigned: bool
     """Whether packs are assigned to the ranks by it."""
 
-    def blocks(self) -> Iterator[Units]:
-        """The units of micro-batches, some at a time, also those of steps that are skipped, until a lane ends."""
-
-    def loads(self, units: Units) -> tuple[Sequence[int], Sequence[int]]:
-        """The loads of the ranks in a step of these units, in turn and assigned: see `PlannedStep`."""
+    def steps(self) -> Iterator[PlannedStep]:
+        """The steps of the run, one by one, to the last whole one."""
 
 
 MEASURED_WITH = Feature[Callable[[Source], Mapping[str, str]]]("measured_with")
 """By the `costs_key` of each encoder with which a source was measured, what it is called."""
 
-_AHEAD = Feature[Callable[[LaneDataset], UnitsAhead]]("samples_ahead")
+_AHEAD = Feature[Callable[[LaneDataset, BatchSchedule], StepsAhead]]("steps_ahead")
 """What the cost index tells of a data set; `ConfigError` if its samples were not measured for its encoder."""
 
 
@@ -384,10 +340,10 @@ class Planner:
         """Whether the samples of a step are chosen when they are read."""
         self._unknown = "which samples share a pack (or a group) is decided when they are read: no step has a known "
         self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"
-        self._ahead: UnitsAhead | None = None
+        self._ahead: StepsAhead | None = None
         if not self._is_open:
             try:
-                self._ahead = _AHEAD.get("a plan with costs")(dataset)
+                self._ahead = _AHEAD.get("a plan with costs")(dataset, self._schedule)
             except (ConfigError, DatasetError) as error:
                 if are_planned:
                     raise
@@ -406,34 +362,7 @@ class Planner:
         """
         if self._ahead is None:
             raise ConfigError(self._unknown)
-        blocks = self._unskipped(self._ahead.blocks())
-        left = next(blocks, None)
-        consumed = 0
-        for number in itertools.count():
-            size = self._schedule.size_after(consumed)
-            while left is not None and len(left.loads) < size:
-                block = next(blocks, None)
-                left = None if block is None else left.joined(block)
-            if left is None:
-                return
-            units, left = left.cut(size)
-            consumed += size
-            yield self._step(number, units)
-
-    def _unskipped(self, blocks: Iterator[Units]) -> Iterator[Units]:
-        """The units of micro-batches that no `skip_steps` leaves out."""
-        first, skips = 0, self.dataset.skips
-        for block in blocks:
-            numbers = range(first, first := first + len(block.loads))
-            yield block if skips is None else block.only([one // self._size not in skips for one in numbers])
-
-    def _step(self, number: int, units: Units) -> PlannedStep:
-        assert self._ahead is not None
-        in_turn, assigned = self._ahead.loads(units)
-        _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
-        sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
-        drawn = np.bincount(units.draws[:, 1], minlength=len(self._sources))
-        return PlannedStep(number, Totals(1, len(units.loads), *sums, drawn), in_turn, assigned)
+        return self._ahead.steps()
 
     def plan(
         self, length: RunLength | None = None, *, exact_steps: int | None = None, exact_samples: int = EXACT_SAMPLES

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bridge_data.order import Row
 from bridge_data.order.row import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry
-from bridge_data.runs.mixing import overlap
+from tests.order.overlaps import overlap
 
 MANY = [0, 9, 0, 0, *[1] * 500, 10_000, *[0] * 300, *[1, 0, 2] * 200, 7_000, 0]
 """A few large shards among many small and empty ones."""

@@ -24,12 +24,12 @@ from bridge_data import (
     get_train_dataset,
     merge_states,
 )
-from bridge_data.check.run_checks import examine
 from bridge_data.cli import main
 from bridge_data.configs import DataConfig
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.planned.planned_sources import costs_of_sources
 from bridge_data.plugins.view.charts import count_draws

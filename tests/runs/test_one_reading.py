@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from bridge_data import DefaultTaskEncoder
-from bridge_data.check.run_checks import examine
 from bridge_data.configs import DataConfig
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.state import merge_states
+from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
 from bridge_data.runs.run_order import RunOrder

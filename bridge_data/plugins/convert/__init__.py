@@ -2,6 +2,7 @@
 formats that are read for it alone.
 
     convert_command  the command
+    clearing       what another conversion has left is removed
     conversion     records become a data set; broken ones are listed
     record_layout  records become samples, of the class that `column_guess` finds; `media_files` reads their media
     taken_records  the records that are chosen and not forgotten

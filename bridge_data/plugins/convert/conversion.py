@@ -16,12 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from bridge_data import storage
 from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_choice
 from bridge_data.plan.part_names import first_pair
 from bridge_data.plan.source import FieldAccess
+from bridge_data.plugins.convert.clearing import make_way
 from bridge_data.plugins.convert.column_guess import Definition
 from bridge_data.plugins.convert.media_files import check_part, upright_image, without_byte_order_mark
 from bridge_data.plugins.convert.record_layout import RecordLayout
@@ -122,7 +124,7 @@ def convert(
     num_finished = writer.num_finished()
     if num_finished is not None:
         return Conversion(num_samples=num_finished, was_done=True)
-    num_discarded = writer.make_way(overwrite=config.overwrite)
+    num_discarded = make_way(writer.not_begun(), overwrite=config.overwrite)
     make = _SampleMaker(source, layout, definition, config).make_all
     with writer:
         num_left = len(source) - len(writer.finished_items)
@@ -286,7 +288,7 @@ class _Report:
         if kind is None and self.num_broken:
             self._writer.session.publish(self._temporary, REPORT)
         elif kind is None:
-            self._writer.session.remove(REPORT)
+            storage.delete(self._writer.session.root / REPORT)
 
     def accept(self, made: Made) -> Sequence[EncodedSample]:
         """The samples to write of what was made."""

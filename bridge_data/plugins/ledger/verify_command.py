@@ -19,7 +19,6 @@ from bridge_data.cli.terminal import (
     LOCATION,
     echo_json,
     json_option,
-    options_of,
     table,
     trust_options,
 )
@@ -31,6 +30,7 @@ from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
+from bridge_data.run_options import SECTION_OF
 from bridge_data.runs.run_sections import RunSection, section_to
 from bridge_data.runs.saved_files import read_states, saved_files
 from bridge_data.runs.training_run import TrainingRun, settings_of_state
@@ -227,7 +227,8 @@ def verify(
         raise ConfigError(f"{run}: holds no ledger; give --ledger, or the data set of the run (--data)")
     findings = [] if folder is None else compare_with_ledger(checkpoints, RunLedger(folder))
     if data is not None:
-        findings += compare_with_data(checkpoints, str(data), **options_of(options))
+        of_data = {name: value for name, value in options.items() if name in SECTION_OF}
+        findings += compare_with_data(checkpoints, str(data), **of_data)
     num_same = sum(finding.is_same for finding in findings)
     different = [finding for result in ("different", "lacking") for finding in findings if finding.result == result]
     if as_json:

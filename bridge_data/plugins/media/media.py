@@ -23,7 +23,6 @@ from bridge_data.data.index_file import BridgeIndex, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
-from bridge_data.decode.image import Orientation
 from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_metadata import MediaMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -127,15 +126,6 @@ def prepare_media(
             if not done.num_seen and not done.num_unchanged:
                 raise _no_media(root, rule)
     return done
-
-
-def media_metadata(text: str, orientation: Orientation) -> Callable[..., MediaPreparation]:
-    """What stores the metadata of the media that `text` names (see `MediaRule.parse`), as `prepare_media` does.
-
-    Raises:
-        ConfigError: if it names none.
-    """
-    return functools.partial(prepare_media, rule=MediaRule.parse(text, orientation))
 
 
 def _tasks(table: MediaTable, files: Iterable[SeenFile], size: int) -> Iterator[tuple[SeenFile, ...]]:

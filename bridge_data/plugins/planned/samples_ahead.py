@@ -1,8 +1,8 @@
-"""What the cost index tells of the samples of a run before they are read: a plan is made of it (`runs.run_plan`).
+"""What the cost index tells of the steps of a run before they are read: a plan is made of it (`runs.run_plan`).
 
-Reads the order of a training data set, its planned packs, if any, and the cost index of each source. Returns the packs,
-or else the samples, as micro-batches have them, with their costs, and the loads of ranks. Raises a ConfigError if the
-samples were not measured for the encoder, and a DatasetError if the data have changed since.
+Reads the order of a training data set, its planned packs, if any, and the cost index of each source. Returns the steps,
+of packs or else of samples as micro-batches have them, with the sums of their costs, and the loads of ranks. Raises a
+ConfigError if the samples were not measured for the encoder, and a DatasetError if the data have changed since.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import Cursor
@@ -29,7 +30,7 @@ from bridge_data.plugins.planned.planned import (
     table_of,
 )
 from bridge_data.plugins.planned.planned_sources import costs_of_sources, planned_of
-from bridge_data.runs.run_plan import PLACED, SKIPPED, TOO_LONG, Units
+from bridge_data.runs.run_plan import PlannedStep, Totals
 
 _AT_ONCE = 4096
 """Samples that are drawn together, if there is no packing."""
@@ -40,11 +41,53 @@ _OF_LANE = 16
 """Samples that each lane draws at least."""
 
 
-class SamplesAhead:
-    """The samples of the run of `dataset` (from `get_train_dataset`), in its packs if these are planned: see
-    `UnitsAhead`."""
+PLACED, SKIPPED, TOO_LONG = range(3)
+"""What became of a sample that was drawn for a unit."""
 
-    def __init__(self, dataset: LaneDataset) -> None:
+
+class Units(NamedTuple):
+    """Consecutive packs (or samples) of the job, as micro-batches have them: their costs (units, names), the loads
+    (units, 2) by which they are assigned, and without forgotten samples, their numbers before they are assigned,
+    numbers of samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by
+    unit."""
+
+    costs: Ints
+    loads: Ints
+    numbers: Ints
+    samples: Ints
+    room: Ints
+    draws: Ints
+
+    def joined(self, other: "Units") -> "Units":
+        *columns, draws = other
+        shifted = draws + np.array([len(self.loads), 0, 0])
+        return Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
+
+    def only(self, kept: Sequence[bool]) -> "Units":
+        """Those of them that are `kept`."""
+        *columns, draws = self
+        mask = np.array(kept, dtype=bool)
+        draws = draws[mask[draws[:, 0]]]
+        draws = np.column_stack([(np.cumsum(mask) - 1)[draws[:, 0]], draws[:, 1:]])
+        return Units._make([*(column[mask] for column in columns), draws])
+
+    def cut(self, count: int) -> tuple["Units", "Units"]:
+        """The first `count`, and the others."""
+        *columns, draws = self
+        at = int(np.searchsorted(draws[:, 0], count))
+        rest = draws[at:] - np.array([count, 0, 0])
+        return (
+            Units._make([*(column[:count] for column in columns), draws[:at]]),
+            Units._make([*(column[count:] for column in columns), rest]),
+        )
+
+
+class SamplesAhead:
+    """The steps of the run of `dataset` (from `get_train_dataset`), of the sizes of `schedule`, in packs if these are
+    planned: see `StepsAhead`."""
+
+    def __init__(self, dataset: LaneDataset, schedule: BatchSchedule) -> None:
+        self._schedule = schedule
         self._dataset, self._planned = dataset, planned_of(dataset)
         self._size, self._num_ranks = dataset.batching.batch_size or 1, dataset.worker_config.world_size
         planner = None if self._planned is None else self._planned.packs(dataset).planner
@@ -60,11 +103,37 @@ class SamplesAhead:
         extras = LaneExtras(dataset.extras, 0, dataset.new_state())
         self._is_left_out = extras.is_left_out if extras.may_leave_out else _none
 
-    def blocks(self) -> Iterator[Units]:
-        """The units of micro-batches, some at a time, until a lane ends."""
-        return self._samples() if self._planned is None else self._packs()
+    def steps(self) -> Iterator[PlannedStep]:
+        """The steps of the run, one by one, to the last whole one."""
+        blocks = self._unskipped(self._samples() if self._planned is None else self._packs())
+        left = next(blocks, None)
+        consumed = 0
+        for number in itertools.count():
+            size = self._schedule.size_after(consumed)
+            while left is not None and len(left.loads) < size:
+                block = next(blocks, None)
+                left = None if block is None else left.joined(block)
+            if left is None:
+                return
+            units, left = left.cut(size)
+            consumed += size
+            yield self._step(number, units)
 
-    def loads(self, units: Units) -> tuple[list[int], list[int]]:
+    def _unskipped(self, blocks: Iterator[Units]) -> Iterator[Units]:
+        """The units of micro-batches that no `skip_steps` leaves out."""
+        first, skips = 0, self._dataset.skips
+        for block in blocks:
+            numbers = range(first, first := first + len(block.loads))
+            yield block if skips is None else block.only([one // self._size not in skips for one in numbers])
+
+    def _step(self, number: int, units: Units) -> PlannedStep:
+        in_turn, assigned = self._loads(units)
+        _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
+        sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
+        drawn = np.bincount(units.draws[:, 1], minlength=len(self._costs))
+        return PlannedStep(number, Totals(1, len(units.loads), *sums, drawn), in_turn, assigned)
+
+    def _loads(self, units: Units) -> tuple[list[int], list[int]]:
         """The loads of the ranks in a step of these units, in turn and assigned (none without packs)."""
         planned, loads = units.loads.T
         in_place: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()

@@ -1,12 +1,13 @@
 """`bridge-data prepare --costs`: what a task encoder makes of every sample, in tokens and other numbers."""
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
-from bridge_data.cli.added_metadata import CostJob
+from bridge_data.cli.prepare_command import AddJob
 from bridge_data.cli.terminal import headed, note, progress_bar, table
 from bridge_data.configs import DataConfig, find_named, is_run_folder, look_here
 from bridge_data.errors import ConfigError, counted
@@ -22,9 +23,13 @@ from bridge_data.storage import Location
 from bridge_data.task import TaskEncoder
 
 
-def store_costs(path: Location, encoder: str, job: CostJob) -> None:
-    """Measure what `encoder` (`module:name`, or the config of a run) makes of every sample at `path`, a prepared data
-    set, a JSONL file, tables, or a metadataset, of which all data sets are measured; and store it beside the data."""
+def store_costs(path: Location, encoder: str, job: AddJob) -> Callable[[], None]:
+    """What measures every sample at `path`, a prepared data set, a JSONL file, tables, or a metadataset, of which all
+    data sets are measured, with `encoder` (`module:name`, or the config of a run); and stores it beside the data."""
+    return functools.partial(_store, path, encoder, job)
+
+
+def _store(path: Location, encoder: str, job: AddJob) -> None:
     made, options = _encoder_of(encoder)
     given = {name: value for name, value in job.opening.items() if value}
     settings = MeasureConfig(executor=job.executor, task=job.task, rescan=job.rescan)

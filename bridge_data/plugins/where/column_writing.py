@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,17 +60,6 @@ class ColumnsPreparation:
     num_samples: int
     num_read: int
     num_unchanged: int
-
-
-def json_columns(columns: Sequence[str]) -> Callable[..., ColumnsPreparation]:
-    """`prepare_columns` of these columns.
-
-    Raises:
-        ConfigError: if a name is invalid, or pyarrow is not installed.
-    """
-    parse_fields(columns)
-    arrow_package()
-    return functools.partial(prepare_columns, columns=columns)
 
 
 def prepare_columns(

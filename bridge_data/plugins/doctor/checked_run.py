@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from bridge_data.check.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
 from bridge_data.cli.order_command import note_assumed
 from bridge_data.cli.terminal import echo_report, headed, table
 from bridge_data.errors import counted
+from bridge_data.plugins.doctor.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
 from bridge_data.runs.training_run import TrainingRun
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
@@ -66,7 +66,7 @@ def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield "order", settings + ("" if lanes is None else f", {counted(lanes, 'lane')}")
     yield (
         "machine",
-        f"{machine.num_cores:g} cores, {machine.memory_bytes / 1e9:.0f} GB, {machine.num_files:g} open files, "
+        f"{machine.num_cores:g} cores, {machine.memory_bytes / 1e9:.0f} GB, "
         f"/dev/shm of {(machine.shm_bytes or 0) / 1e9:.1f} GB",
     )
     yield "decoders", ", ".join(f"{name} {version}" for name, version in machine.libraries.items())

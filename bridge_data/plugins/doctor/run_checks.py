@@ -18,7 +18,6 @@ import importlib.metadata
 import itertools
 import math
 import os
-import resource
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any, Self
 from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
 from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
+from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import counts_of
@@ -38,25 +38,18 @@ from bridge_data.lanes.datasets import training_data, training_plan
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Geometry, Row, SampleRef
 from bridge_data.order.plan_order import ShuffleSettings
-from bridge_data.order.row import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
+from bridge_data.order.row import MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
+from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
 from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
-from bridge_data.runs.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
 from bridge_data.samples.differences import first_difference
 from bridge_data.storage import is_remote
-from bridge_data.storage.content import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers
-
-FILES_BESIDE = 128
-"""Open files of a process besides those of data: libraries, sockets, logs."""
-
-FILES_PER_WORKER = 4
-"""Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches in transit."""
 
 
 class Level(enum.IntEnum):
@@ -101,26 +94,20 @@ _SHM = Path("/dev/shm")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
-    """What a process may use here. `num_files` is the soft limit of open files, `max_files` the hard limit;
-    `shm_bytes` is the size of /dev/shm, None if there
-    is none. `libraries` are decoding libraries, with their versions."""
+    """What a process may use here. `shm_bytes` is the size of /dev/shm, None if there is none. `libraries` are decoding
+    libraries, with their versions."""
 
     num_cores: float
     memory_bytes: int
-    num_files: float
-    max_files: float
     shm_bytes: int | None
     libraries: dict[str, str]
 
     @classmethod
     def read(cls) -> Self:
         """What this process may use of this machine."""
-        files, max_files = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
         return cls(
             num_cores=num_cores(),
             memory_bytes=_memory_bytes(),
-            num_files=files,
-            max_files=max_files,
             shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
             libraries=dict(_versions()),
         )
@@ -138,18 +125,6 @@ def check_environment(environment: MachineLimits, run: TrainingRun) -> Iterator[
             f"× num_workers={run.num_workers}",
             change=f"set num_workers={fitting}" if fitting < run.num_workers else "give the job more cores",
             factor=num_workers / environment.num_cores,
-        )
-    needed = MAX_OPEN + FILES_BESIDE + FILES_PER_WORKER * run.num_workers
-    if environment.num_files < needed:
-        raised = f"ulimit -n {max(needed, 4096)}"
-        beyond = environment.max_files < needed
-        yield Finding(
-            code="few-open-files",
-            level=Level.SLOWS,
-            what=f"a process may open {environment.num_files:g} files, of which the data would use about {needed}: "
-            "shards are opened again and again, and other libraries may run out of files",
-            change=f"run `{raised}` before the job"
-            + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
         )
     open_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
     if open_bytes > environment.memory_bytes / 2:
@@ -189,10 +164,6 @@ def _part_names(source: Source) -> list[str]:
         if member.parts is None or name in member.parts
     ]
     return sorted(set(names))
-
-
-def _limit(value: int) -> float:
-    return math.inf if value == resource.RLIM_INFINITY else value
 
 
 def _memory_bytes() -> int:
@@ -371,36 +342,44 @@ def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Ite
             change=f"run `{bridge_command('prepare', root, '--tar-index-only')}`",
         )
         return
-    missing, resized, touched = [], [], []
+    by_code: dict[str, list[str]] = {}
     for name in looked_at:
-        entry = index.entries[name]
-        try:
-            status = (root / name).stat()
-        except OSError:
-            missing.append(name)
-            continue
-        if status.st_size != entry.num_bytes:
-            resized.append(name)
-        elif status.st_mtime_ns != entry.mtime_ns:
-            touched.append(name)
-    if missing and len(looked_at) < len(names):
-        yield _of_shards("missing-shard", Level.STOPS, root, missing, "are gone", "restore them, or prepare again")
-    again = f"run `{bridge_command('prepare', root)}`"
-    if resized:
-        what = "are of another size than when they were indexed: the run would stop, or read other samples"
-        yield _of_shards("index-outdated", Level.STOPS, root, resized, what, again)
-    if touched:
-        what = (
-            "have another time of change than in the index: copied, or changed with the same size; each sample is "
-            "compared with the index when it is read"
-        )
-        change = f"run `{bridge_command('prepare', root, '--tar-index-only')}`; cp -p keeps the times of copies"
-        yield _of_shards("index-times", Level.SLOWS, root, touched, what, change)
+        by_code.setdefault(_changed(root / name, index.entries[name]), []).append(name)
+    if is_prepared and len(looked_at) == len(names):
+        by_code.pop("missing-shard", None)  # the metadata are compared with all shards
+    for code, (level, what, change) in _CHANGES.items():
+        if found := by_code.get(code):
+            shown = f"{len(found):,} shard{'' if len(found) == 1 else 's'} such as {found[0]}"
+            change = change.format(bridge_command("prepare", root))
+            yield Finding(code=code, level=level, what=f"{root}: {shown} {what}", change=change)
 
 
-def _of_shards(code: str, level: Level, root: Path, names: Sequence[str], what: str, change: str) -> Finding:
-    shown = f"{len(names):,} shard{'' if len(names) == 1 else 's'} such as {names[0]}"
-    return Finding(code=code, level=level, what=f"{root}: {shown} {what}", change=change)
+def _changed(shard: Path, entry: ShardEntry) -> str:
+    """In what a shard differs from the index, a key of `_CHANGES`; "" if in nothing."""
+    try:
+        status = shard.stat()
+    except OSError:
+        return "missing-shard"
+    if status.st_size != entry.num_bytes:
+        return "index-outdated"
+    return "index-times" if status.st_mtime_ns != entry.mtime_ns else ""
+
+
+_CHANGES = {
+    "missing-shard": (Level.STOPS, "are gone", "restore them, or prepare again"),
+    "index-outdated": (
+        Level.STOPS,
+        "are of another size than when they were indexed: the run would stop, or read other samples",
+        "run `{}`",
+    ),
+    "index-times": (
+        Level.SLOWS,
+        "have another time of change than in the index: copied, or changed with the same size; each sample is compared "
+        "with the index when it is read",
+        "run `{} --tar-index-only`; cp -p keeps the times of copies",
+    ),
+}
+"""By code, how shards may have changed since they were indexed: level, what they are, and the way out."""
 
 
 def _metadata(root: Path) -> Iterator[Finding]:
@@ -488,9 +467,6 @@ def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
 HIGH_INFLATION = 1.5
 """Above this, look for better settings."""
 
-MUCH_OVERLAP = 0.05
-"""Share of an epoch that may come twice before the rest has come once."""
-
 MANY_LANES = 128
 """Never propose more lanes per rank than this: each has a packing buffer and a share of the data."""
 
@@ -511,7 +487,6 @@ class SourceOrder:
     chunks: ChunkTable
     geometry: Geometry
     mixing: Mixing
-    overlap: Overlap
 
 
 def check_ranks(run: TrainingRun, num_lanes: int | None = None) -> Iterator[Finding]:
@@ -614,7 +589,6 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
         chunks=chunks,
         geometry=geometry,
         mixing=mixing_of(row, chunks, min(size, source.num_samples)),
-        overlap=overlap(chunks, num_lanes),
     )
 
 
@@ -644,76 +618,28 @@ def check_order(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
             factor=order.mixing.inflation,
         )
         return
-    yield from _check_mixing(order, run)
-    yield from _check_overlap(order, run)
-    source, lanes, wanted = order.source, order.geometry.num_lanes, run.options.data.max_samples_per_sequence
-    most = max(counts_of(source.records))
-    # Each worker needs a lane, and later ranks need equal shares: with fewer lanes, those would be the next findings.
-    fewest = math.lcm(run.num_ranks * max(1, run.num_workers), *run.later_ranks)
-    is_short = wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, most)
-    if is_short and fewest < lanes:
-        fewer = order_of(source, fewest, run.options.data.shuffle, order.size).geometry.chunk_size
-        if fewer > order.geometry.chunk_size:
-            yield Finding(
-                code="few-samples",
-                level=Level.NOTE,
-                what=f"{source.name}: {source.num_samples:,} samples are few for {counted(lanes, 'lane')}: chunks "
-                f"shrink from {wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
-                change=f"set num_lanes={fewest}, unless the run is to be resized",
-                gain=f"chunks of {fewer:,} samples",
-            )
-
-
-def _check_overlap(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
-    source = order.source
-    repeats = order.overlap.mean_repeats / source.num_samples
-    if source.epochs_per_shuffle == 1 and repeats > MUCH_OVERLAP:
-        length = max(1, order.geometry.chunk_size // 4)
-        shuffle = dataclasses.replace(run.options.data.shuffle, max_samples_per_sequence=length)
-        better = (
-            order_of(source, order.geometry.num_lanes, shuffle, order.size).overlap.mean_repeats / source.num_samples
-        )
-        if better < repeats:
-            yield Finding(
-                code="epochs-overlap",
-                level=Level.MIXES,
-                what=f"{source.name}: about {repeats:.0%} of an epoch come twice before the rest has come once, as "
-                f"chunks have {order.chunks.shortest:,} to {order.chunks.longest:,} samples",
-                change=f"set max_samples_per_sequence={length}",
-                gain=f"{better:.1%} instead of {repeats:.1%}",
-                factor=repeats / max(better, 1e-3),
-            )
-
-
-def _check_mixing(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
     if order.mixing.inflation <= HIGH_INFLATION or order.source.epochs_per_shuffle is None:
         return
     chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.options.data.shuffle_buffer_size or 0)
-    changes = sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]
-    options = [(window * larger, max(1, chunk // smaller)) for larger, smaller in changes]
     best, (buffer, length) = order.mixing.inflation, (window, chunk)
-    for option in options:
-        found = _mixing(order, run, *option).inflation
-        if found < best:
+    for larger, smaller in sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]:
+        option = window * larger, max(1, chunk // smaller)
+        if (found := _mixing(order, run, *option).inflation) < best:
             best, (buffer, length) = found, option
         if best < MIN_GAIN:
             break
-    if order.mixing.inflation < MIN_GAIN * best:
-        return
-    settings = []
-    if buffer > window:
-        settings.append(f"shuffle_buffer_size={buffer}")
-    if length < chunk:
-        settings.append(f"max_samples_per_sequence={length}")
-    yield Finding(
-        code="batches-of-few-chunks",
-        level=Level.MIXES,
-        what=f"{order.source.name}: means of batches vary {order.mixing.inflation:.1f} times as much as those of a "
-        "true permutation, if the samples of a chunk are alike",
-        change=f"set {' and '.join(settings)} (smaller reads)",
-        gain=f"{best:.2f} times instead of {order.mixing.inflation:.2f}",
-        factor=order.mixing.inflation / best,
-    )
+    if order.mixing.inflation >= MIN_GAIN * best:
+        settings = [f"shuffle_buffer_size={buffer}"] if buffer > window else []
+        settings += [f"max_samples_per_sequence={length}"] if length < chunk else []
+        yield Finding(
+            code="batches-of-few-chunks",
+            level=Level.MIXES,
+            what=f"{order.source.name}: means of batches vary {order.mixing.inflation:.1f} times as much as those of a "
+            "true permutation, if the samples of a chunk are alike",
+            change=f"set {' and '.join(settings)} (smaller reads)",
+            gain=f"{best:.2f} times instead of {order.mixing.inflation:.2f}",
+            factor=order.mixing.inflation / best,
+        )
 
 
 def _mixing(order: SourceOrder, run: TrainingRun, buffer: int, length: int) -> Mixing:
@@ -743,16 +669,12 @@ class Checkup:
         return any(finding.level is Level.STOPS for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: unlimited numbers are None."""
-        machine = {
-            name: None if value == float("inf") else value
-            for name, value in dataclasses.asdict(self.environment).items()
-        }
+        """As plain data for JSON."""
         return {
             "version": 1,
             "path": self.path,
             "run": self.run.to_dict(),
-            "environment": machine,
+            "environment": dataclasses.asdict(self.environment),
             "shards": dataclasses.asdict(self.seen),
             "sources": [dataclasses.asdict(source) for source in self.sources],
             "orders": [_order_dict(order) for order in self.orders],
@@ -771,33 +693,22 @@ def examine(
     plainest) for `measure_s` seconds; 0: not at all."""
     environment, seen = MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_names(run)]
-    plan, dataset, sources, orders, figures, per_unit = None, None, [], [], None, 1.0
+    sources, orders, figures, per_unit = [], [], None, 1.0
     of_data: list[Finding] = []
-    try:
-        dataset = samples_of(run, task_encoder)
-        plan = dataset.plan
-    except BridgeDataError as error:
-        of_data.append(_failed("data", error))
-        with contextlib.suppress(BridgeDataError):  # the data themselves may be sound, and are looked at all the same
-            plan = training_plan(run.data.path, run.options.data)
+    dataset, plan = _opened(run, task_encoder, of_data)
     if plan is not None:
-        try:
+        with _stopping("data", of_data):
             of_data += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
-            of_data += [_repeated(one) for one in plan.repeated]
-        except BridgeDataError as error:
-            of_data.append(_failed("data", error))
+            of_data += map(_repeated, plan.repeated)
     findings += [*check_ranks(run, None if dataset is None else dataset.worker_config.num_lanes), *of_data]
     can_run = dataset is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and measure_s:
-        try:
+        with _stopping("loader", findings):
             config = BenchConfig.of(run, task_encoder, measure_s)
             figures = measure(config)
-            findings += check_hooks(config.dataset(), max(HOOKS_S, measure_s))
-        except BridgeDataError as error:
-            findings.append(_failed("loader", error))
-        if figures is not None:
-            findings += check_rate(figures, run, environment)
             per_unit = samples_per_unit(figures, run)
+            findings += check_rate(figures, run, environment)
+            findings += check_hooks(config.dataset(), max(HOOKS_S, measure_s))
     if dataset is not None:
         sources = draws_of_sources(dataset, None if run.steps is None else round(run.units(run.steps) * per_unit))
         findings += check_epochs_of(sources)
@@ -837,6 +748,30 @@ def _repeated(found: RepeatedData) -> Finding:
     return Finding(code="data-repeated", level=Level.NOTE, what=what, change=change)
 
 
+def _opened(
+    run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None, findings: list[Finding]
+) -> tuple[LaneDataset | None, Plan | None]:
+    """What rank 0 draws, and the plan, which may be sound though the data set is not; None for what cannot be opened,
+    with why in the findings."""
+    try:
+        dataset = samples_of(run, task_encoder)
+        return dataset, dataset.plan
+    except BridgeDataError as error:
+        findings.append(_failed("data", error))
+    with contextlib.suppress(BridgeDataError):
+        return None, training_plan(run.data.path, run.options.data)
+    return None, None
+
+
+@contextlib.contextmanager
+def _stopping(code: str, findings: list[Finding]) -> Iterator[None]:
+    """Add what fails in the block to the findings."""
+    try:
+        yield
+    except BridgeDataError as error:
+        findings.append(_failed(code, error))
+
+
 def _failed(code: str, error: BridgeDataError) -> Finding:
     return Finding(code=code, level=Level.STOPS, what=str(error), change="do what the message says, then check again")
 
@@ -848,5 +783,4 @@ def _order_dict(order: SourceOrder) -> dict[str, Any]:
         "geometry": dataclasses.asdict(order.geometry),
         "num_chunks": order.chunks.num_chunks,
         "mixing": dataclasses.asdict(order.mixing),
-        "overlap": dataclasses.asdict(order.overlap),
     }

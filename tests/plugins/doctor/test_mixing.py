@@ -6,7 +6,7 @@ import pytest
 from benchmarks.mixing.statistics import group_inflation
 from bridge_data.order import Geometry, Row
 from bridge_data.order.row import ChunkTable
-from bridge_data.runs.mixing import expected_inflation, mixing_of, windows_of_epoch
+from bridge_data.plugins.doctor.mixing import expected_inflation, mixing_of, windows_of_epoch
 
 COUNTS = [500] * 8
 SAMPLES, BATCH = sum(COUNTS), 32
@@ -50,7 +50,7 @@ def test_the_mixing_of_a_row_is_that_of_the_samples_it_gives() -> None:
 def test_the_estimate_of_large_data_is_near_the_exact_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     row, chunks = mixed(num_lanes=2, shuffle_buffer_size=1024)
     exact = mixing_of(row, chunks, BATCH)
-    monkeypatch.setattr("bridge_data.runs.mixing.MAX_SAMPLES", 1600)
+    monkeypatch.setattr("bridge_data.plugins.doctor.mixing.MAX_SAMPLES", 1600)
     estimate = mixing_of(row, chunks, BATCH)
     assert not estimate.is_exact
     assert estimate.inflation == pytest.approx(exact.inflation, rel=0.1)
