@@ -11,6 +11,7 @@ evaluations, with `save_state` and `restore_state`.
     batch_schedule     the global batch size of each step
     encoder_settings   settings beside a ready task encoder: the encoder's own, or refused
     lightning_trainer  what a Lightning `Trainer` must be set to, and its progress
+    class_paths        encoders and packings that a YAML names by their class
     parallel           the groups of a rank; context parallelism, virtual pipeline
 
 Megatron saves what `EnergonDataloader.save_state` returns on each rank; Lightning keeps `module.state_dict`.

@@ -15,7 +15,6 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     reading         in which blocks samples are read, and how far ahead
     survival        when a source whose samples are all skipped counts as empty
     restoring       a sample or a batch made again from its `__restore_key__`
-    wrappers        `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 
 Only a `Lane`, with its feed and pack source, has a position that changes; what `maker` does to a sample depends on the
 sample alone. Hooks are called in the order that `maker` sets; `restoring` follows the same one.

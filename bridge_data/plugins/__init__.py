@@ -62,6 +62,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "definition_guess": "bridge_data.plugins.convert.column_guess:guess_of_samples",
+        "gathering": "bridge_data.plugins.gathering.gathering_loader:GatheringLoader",
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "json_columns": "bridge_data.plugins.where.column_writing:json_columns",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
