@@ -61,8 +61,7 @@ from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess
+from bridge_data.plan.source import FieldAccess, other_names, renamed
 from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, NO_SAMPLES, ZEROS, TarSamples
 from bridge_data.prepare.tars import find_shards
 

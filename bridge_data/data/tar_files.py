@@ -34,8 +34,8 @@ from bridge_data.errors import DatasetError
 from bridge_data.extensions import needed_package
 from bridge_data.storage import RangeFile
 
-BLOCK = 512
-"""Headers are of this size, and contents are padded to it."""
+TAR_UNIT = 512
+"""Bytes: headers are of this size, and contents are padded to it. (Tar itself calls it a block.)"""
 
 FILE, FOLDER, HARD_LINK, SYMBOLIC_LINK = "file", "folder", "hard link", "symbolic link"
 """Kinds of members."""
@@ -55,13 +55,13 @@ _KINDS = {
     b"V": "volume label",
 }
 
-_ZEROS = bytes(BLOCK)
+_ZEROS = bytes(TAR_UNIT)
 _TAIL_BYTES = 1 << 16
 _FIELDS = struct.Struct("=100s24x12s12x8s356s")
 """Name, size, checksum, and what follows."""
 
 _HEAD_BYTES = 4096
-_NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, BLOCK))
+_NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, TAR_UNIT))
 """A header without owner, time of change, checksum, and names of owners."""
 
 _TIME_IN_GZIP = slice(4, 8)
@@ -147,7 +147,7 @@ def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) 
         if not rest:
             at += len(data)
             continue
-        at += (len(data) - len(rest)) // BLOCK * BLOCK  # data begin at a block
+        at += (len(data) - len(rest)) // TAR_UNIT * TAR_UNIT  # data begin at a unit
         try:
             member = read_member(tar, at, file=file)
         except DatasetError:
@@ -167,7 +167,7 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
     The bytes after the checksum are nearly always those of the header before; then they are not parsed again.
     """
     members: list[Fields] = []
-    known, tail_sum, folder, last = b"", 0, b"", len(data) - BLOCK
+    known, tail_sum, folder, last = b"", 0, b"", len(data) - TAR_UNIT
     while start <= last:
         name, size, checksum, tail = _FIELDS.unpack_from(data, start)
         if tail != known:
@@ -184,8 +184,8 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
             break
         if wanted != (adler32(data[start : start + 148]) & 0xFFFF) + tail_sum or num_bytes < 0:
             break
-        content_offset = offset + BLOCK
-        next_offset = content_offset + (num_bytes + BLOCK - 1) // BLOCK * BLOCK
+        content_offset = offset + TAR_UNIT
+        next_offset = content_offset + (num_bytes + TAR_UNIT - 1) // TAR_UNIT * TAR_UNIT
         if next_offset > end or not name or name[-1] == 0x2F:
             break
         members.append((text, offset, content_offset, num_bytes, FILE, next_offset))
@@ -214,10 +214,10 @@ def _checksum(field: bytes) -> int:
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
     """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
     is."""
-    header = tar.read(offset, BLOCK)
+    header = tar.read(offset, TAR_UNIT)
     if header == _ZEROS:
         return None
-    if len(header) == BLOCK:
+    if len(header) == TAR_UNIT:
         member = _plain(header, offset)
         if member is None and header[156] in b"xL" and header_is_intact(header):
             member = _renamed(tar, header, offset)
@@ -264,7 +264,7 @@ def _member(header: bytes, name: bytes, offset: int, content_offset: int, num_by
         return None
     if num_bytes < 0 or not header_is_intact(header):
         return None
-    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // BLOCK) * BLOCK)
+    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // TAR_UNIT) * TAR_UNIT)
 
 
 def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
@@ -273,12 +273,12 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
         extra_bytes = int(header[124:136].rstrip(b"\0 "), 8)
     except ValueError:
         return None
-    at = offset + BLOCK + -(-extra_bytes // BLOCK) * BLOCK
+    at = offset + TAR_UNIT + -(-extra_bytes // TAR_UNIT) * TAR_UNIT
     if extra_bytes > 1 << 20:
         return None
-    extra, header = tar.read(offset + BLOCK, extra_bytes), header[156:157] + tar.read(at, BLOCK)
+    extra, header = tar.read(offset + TAR_UNIT, extra_bytes), header[156:157] + tar.read(at, TAR_UNIT)
     kind, header = header[:1], header[1:]
-    if len(extra) != extra_bytes or len(header) != BLOCK or header[156] not in b"0\0":
+    if len(extra) != extra_bytes or len(header) != TAR_UNIT or header[156] not in b"0\0":
         return None
     records = {b"path": extra.partition(b"\0")[0]} if kind == b"L" else _pax_records(extra)
     if records is None:
@@ -288,7 +288,7 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
         plain = _plain(header, at)
         name = plain.name.encode("utf-8", "surrogateescape") if plain is not None else b""
     size = records.get(b"size", b"-1")
-    return _member(header, name, offset, at + BLOCK, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
+    return _member(header, name, offset, at + TAR_UNIT, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
@@ -319,15 +319,15 @@ def _check_extended(tar: TarBytes, offset: int) -> None:
     """
     total = 0
     for _ in range(_MAX_EXTENDED):
-        header = tar.read(offset, BLOCK)
-        if len(header) < BLOCK or header[156] not in _EXTENDED:
+        header = tar.read(offset, TAR_UNIT)
+        if len(header) < TAR_UNIT or header[156] not in _EXTENDED:
             return
         first = header[124]  # 0x80 begins a number in base 256
         size = int.from_bytes(header[125:136]) if first == 0x80 else int(header[124:136].rstrip(b"\0 ") or b"0", 8)
         total += size
         if size < 0 or total > _MAX_EXTENDED_BYTES:
             raise ValueError(f"its extended headers have more than the {_MAX_EXTENDED_BYTES} bytes allowed")
-        offset += BLOCK + -(-size // BLOCK) * BLOCK
+        offset += TAR_UNIT + -(-size // TAR_UNIT) * TAR_UNIT
     raise ValueError(f"more than the {_MAX_EXTENDED - 1} extended headers allowed for a member")
 
 
@@ -420,7 +420,7 @@ class FileTar:
 
     def window(self, offset: int) -> tuple[bytes, int]:
         """The window with the header at `offset`, and where in it that begins."""
-        start = self._reach(offset, BLOCK)
+        start = self._reach(offset, TAR_UNIT)
         return self._window, start
 
     def _reach(self, offset: int, num_bytes: int) -> int:
@@ -454,16 +454,16 @@ def head_checksum(path: str, num_bytes: int) -> int:
     if is_gzip(path):
         head = head[: _TIME_IN_GZIP.start] + head[_TIME_IN_GZIP.stop :]
     total = start = 0
-    while header_is_intact(header := head[start : start + BLOCK]):
+    while header_is_intact(header := head[start : start + TAR_UNIT]):
         octal = header[124:136].strip(b" \0")
         size = int(octal, 8) if octal and not octal.strip(b"01234567") else 0
-        content = head[start + BLOCK : start + BLOCK + size]
+        content = head[start + TAR_UNIT : start + TAR_UNIT + size]
         if header[156:157] != b"x":
             total = crc32(b"".join(header[field] for field in _NOT_OF_A_COPY), total)
         elif (records := _pax_records(content)) is not None:
             content = repr(sorted(records.items())).encode()
         total = crc32(content, total)
-        start += BLOCK + -(-size // BLOCK) * BLOCK
+        start += TAR_UNIT + -(-size // TAR_UNIT) * TAR_UNIT
     return crc32(head[start:], total)
 
 
@@ -544,7 +544,7 @@ class GzipTar:
 
     def window(self, offset: int) -> tuple[bytes, int]:
         """The header at `offset`, and 0, where it begins in it."""
-        return self.read(offset, BLOCK), 0
+        return self.read(offset, TAR_UNIT), 0
 
     def read_exactly(self, offset: int, num_bytes: int) -> bytes:
         """The bytes of this range of the tar.
@@ -571,7 +571,7 @@ def _opened(path: str) -> Any:
     decompress = "decompress them: gunzip, then `bridge-data prepare`"
     library = needed_package("indexed_gzip", f"{path}: reading compressed shards", decompress)
     # The buffer, by default of 1 MiB, is that of `read`: `pread` does not use it.
-    return library.IndexedGzipFile(path, spacing=SPACING_BYTES, buffer_size=BLOCK)
+    return library.IndexedGzipFile(path, spacing=SPACING_BYTES, buffer_size=TAR_UNIT)
 
 
 @functools.lru_cache(maxsize=1024)

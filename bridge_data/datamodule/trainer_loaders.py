@@ -71,7 +71,7 @@ def rank_loader(
     """
     groups = groups_beside(pg_collection) if share == "replicate" else ()
     check_agreement(dataset, groups)
-    is_validation = dataset.fingerprint()["order"] == "ordered"
+    is_validation = dataset.order.shuffle is None
     if not is_validation:  # extras are in the positions of all ranks, also of those that record nothing
         dataset = with_extras(dataset, config)
     if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):

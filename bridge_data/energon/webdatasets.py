@@ -24,8 +24,7 @@ from bridge_data.plan.factories import (
     load_function,
     made,
 )
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source
+from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source, other_names, renamed
 from bridge_data.samples import (
     CaptioningSample,
     CrudeSample,

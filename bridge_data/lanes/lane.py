@@ -34,8 +34,7 @@ from bridge_data.counts import COUNTS, NO_COUNTS, CountValues, tokens_of
 from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Pack, Unit, Work
 from bridge_data.lanes.pack_source import Held, PackSource
 from bridge_data.lanes.reading import ReadAhead
-from bridge_data.lanes.sample_feed import SampleFeed
-from bridge_data.lanes.survival import Survivals
+from bridge_data.lanes.sample_feed import SampleFeed, Survivals
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending

@@ -14,6 +14,7 @@ one. Fetched all at once, they would saturate network and cores for a while, and
 """
 
 import collections
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,8 @@ from typing import NamedTuple
 
 from bridge_data import storage
 from bridge_data.data import ByteRange, Records
-from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.data.blocks import OVERHEAD_BYTES, Cut
+from bridge_data.data.records import READ_BYTES
 from bridge_data.data.tar_files import is_gzip
 from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
@@ -196,6 +198,42 @@ class _Request(NamedTuple):
     draw: int
     ranges: list[ByteRange]
     num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkCut:
+    """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
+    as equal as possible, as the order of a source cuts them (`order.row`, by the same arithmetic)."""
+
+    chunk_size: int
+    block_size: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin, length = _piece(index - first, count, self.chunk_size)
+        begin += first
+        at, length = _piece(index - begin, length, self.block_size)
+        return range(begin + at, begin + at + length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunCut:
+    """Runs of `size` samples of concatenated sources, where sample 0 of this source has number `offset`."""
+
+    size: int
+    offset: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin = index - (index + self.offset) % self.size
+        return range(max(begin, first), min(begin + self.size, first + count))
+
+
+def _piece(position: int, count: int, size: int) -> tuple[int, int]:
+    """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
+    # `piece` of `piece_of` in `order.row`, without their calls, as it is asked twice for each block
+    num_pieces = -(-count // size)
+    number = ((position + 1) * num_pieces - 1) // count
+    begin = number * count // num_pieces
+    return begin, (number + 1) * count // num_pieces - begin
 
 
 def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, max_open_bytes: int) -> list[Cut | None]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
-from bridge_data.data.blocks import BlockBudget, ChunkCut
+from bridge_data.data.blocks import BlockBudget
 from bridge_data.lanes import reading
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.reading import ReadAhead
+from bridge_data.lanes.reading import ChunkCut, ReadAhead
 from bridge_data.order import SampleRef
 from bridge_data.plugins.stores import object_store, prefetching
 from tests.object_store import Bucket, Server, faulty_proxy
