@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import bisect
 import collections
+import dataclasses
 import itertools
 import threading
 import weakref
@@ -42,6 +43,42 @@ class Cut(Protocol):
 
     def block(self, index: int, first: int, count: int) -> range:
         """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkCut:
+    """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
+    as equal as possible, as the order of a source cuts them (`order.row`, by the same arithmetic)."""
+
+    chunk_size: int
+    block_size: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin, length = _piece(index - first, count, self.chunk_size)
+        begin += first
+        at, length = _piece(index - begin, length, self.block_size)
+        return range(begin + at, begin + at + length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunCut:
+    """Runs of `size` samples of concatenated sources, where sample 0 of this source has number `offset`."""
+
+    size: int
+    offset: int
+
+    def block(self, index: int, first: int, count: int) -> range:
+        begin = index - (index + self.offset) % self.size
+        return range(max(begin, first), min(begin + self.size, first + count))
+
+
+def _piece(position: int, count: int, size: int) -> tuple[int, int]:
+    """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
+    # `piece` of `piece_of` in `order.row`, without their calls, as it is asked twice for each block
+    num_pieces = -(-count // size)
+    number = ((position + 1) * num_pieces - 1) // count
+    begin = number * count // num_pieces
+    return begin, (number + 1) * count // num_pieces - begin
 
 
 class BlockBudget:

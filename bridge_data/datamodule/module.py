@@ -27,7 +27,7 @@ from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import OF_SAMPLES, LaneDataset
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState

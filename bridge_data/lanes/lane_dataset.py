@@ -31,7 +31,7 @@ from bridge_data.lanes.maker import Batching, EncodingMaker, Maker, Watch, Work
 from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
-from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.reading import READ_AHEAD, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
 from bridge_data.order import SampleRef
@@ -397,11 +397,11 @@ class LaneDataset:
         extras = LaneExtras(self.extras, number, state) if self.extras else None
         work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
         ahead = None
-        if self.is_remote:
+        if self.is_remote and (read_ahead := READ_AHEAD.find()) is not None:
             kept: Sequence[object] = self.wrappers if opened.observer is None else ()  # who observes sees all work
             unread = [] if extras is None else [extras.is_left_out]
             unread += [one.has_sample for one in kept if isinstance(one, KeepsSamples)]
-            ahead = ReadAhead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
+            ahead = read_ahead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
         batching, pack_sources = self.batching, self.pack_sources
 
         def wrap(upcoming: Upcoming) -> Maker:

@@ -19,7 +19,7 @@ from typing import Any
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.maker import UNREAD, Item, Maker, Outputs, Pack, Unit, Work, outputs_of
-from bridge_data.lanes.reading import ReadAhead
+from bridge_data.lanes.reading import Announcer
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import CursorState, Lookahead
 from bridge_data.order.extras import LaneExtras
@@ -175,7 +175,7 @@ class SampleFeed:
         survivals: Survivals,
         *,
         extras: LaneExtras | None = None,
-        ahead: ReadAhead | None = None,
+        ahead: Announcer | None = None,
         stacks: bool = False,
     ) -> None:
         self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead

@@ -8,7 +8,7 @@ Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, chec
     workers           `LanePool` of worker processes, their replacement, and batches in shared memory
     pinning           `LanePool` around one, whose batches a thread copies to page-locked memory
     even_ends         ranks of finite data take equally many batches
-    rank_states       states of all ranks gathered to save, distributed to restore
+    rank_states       the states of all ranks on one; what ranks exchange
     checkpoint        the state in a folder, or in a checkpoint of Lightning or Megatron
     metrics           what was handed out, and how long the trainer waited
 

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.data import RecordReader, Records, Subset, open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.data.index_file import BridgeIndexWriter, build_segment
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import counts_of
-from bridge_data.lanes.reading import ChunkCut, RunCut
 from bridge_data.order.row import ChunkTable
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose

@@ -20,11 +20,10 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.data import RecordReader, ShardSet, open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import verified
 from bridge_data.errors import BridgeDataError
-from bridge_data.lanes.reading import ChunkCut
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare

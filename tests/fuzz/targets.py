@@ -18,7 +18,7 @@ import torch
 
 from bridge_data import WorkerConfig, get_val_dataset
 from bridge_data.data import open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
@@ -27,7 +27,6 @@ from bridge_data.decode.source_reader import open_source_reader
 from bridge_data.encoders.chat import render_conversation
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.reading import ChunkCut
 from bridge_data.loader.checkpoint.checkpoint_folder import encoded as encoded_state
 from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_checkpoint, save_states
 from bridge_data.order.state import LoaderState

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge_data.data import Records
-from bridge_data.data.blocks import BlockBudget, BlockCache
+from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.data.jsonl_file import read_ranges
 from bridge_data.data.plain_data import as_node
 from bridge_data.data.prepared import PreparedDataset
@@ -33,7 +33,6 @@ from bridge_data.data.records import bytes_of, counts_of, stored_number, stored_
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, ForgottenSampleError
-from bridge_data.lanes.reading import RunCut
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.declared import LoadCache, Reference, Scope

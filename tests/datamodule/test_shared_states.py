@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.loader.rank_states import distribute_state, gather_whole_state
+from bridge_data.datamodule.shared_states import distribute_state, gather_whole_state
 from bridge_data.order.state import Generation, LoaderState
 from tests.datamodule.jobs import in_order, run_ranks
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
