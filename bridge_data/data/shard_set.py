@@ -47,12 +47,13 @@ from bridge_data.data.span_shard import TABLE_BYTES, KeyAndParts, ReadContent, S
 from bridge_data.data.tar_files import (
     FILE,
     TAR_UNIT,
+    CompressedTar,
     FileTar,
-    GzipTar,
     MemoryTar,
     TarBytes,
     head_checksum,
     is_gzip,
+    open_compressed,
     walk_runs,
 )
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -517,7 +518,7 @@ class ShardReader(RecordReader):
         """
         shards, name = self.shards, self.shards.names[shard]
         path = f"{self.dataset_path}/{name}"
-        compressed = GzipTar(path) if is_gzip(path) else None
+        compressed = open_compressed(path) if is_gzip(path) else None
         entry = None if shards.index is None else shards.index.entries[name]
         version: Version | None = None
         if not self._is_remote:
@@ -547,7 +548,12 @@ class ShardReader(RecordReader):
         return table
 
     def _indexed(
-        self, entry: ShardEntry, path: str, version: Version | None, content: ReadContent, compressed: GzipTar | None
+        self,
+        entry: ShardEntry,
+        path: str,
+        version: Version | None,
+        content: ReadContent,
+        compressed: CompressedTar | None,
     ) -> TarShard | None:
         """The shard as indexed; None if it has changed. In a store, no request is made here."""
         assert self.shards.index is not None

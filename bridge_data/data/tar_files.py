@@ -7,31 +7,25 @@ or continues behind its end mark; the members are those that `tarfile` finds, at
 are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
 
 Plain headers are read here, in 1 µs each, and so are GNU long names and pax headers that only rename, resize or date;
-anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. A compressed file can only be read from its
-beginning, or from a point where the state of the decompressor is known: `<shard>.gzidx`, written by `prepare`, holds
-such points, `SPACING_BYTES` apart. Without it each process finds them while reading. Checksums of gzip are verified
-when a shard is prepared.
+anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. Compressed files are read by a plug-in, a
+`CompressedTar`.
 
 Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as documented with GNU tar and Python's
-`tarfile`; the format of `.gzidx` is that of indexed_gzip, https://github.com/pauldmccarthy/indexed_gzip
+`tarfile`
 """
 
 import functools
-import logging
-import os
 import re
 import struct
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
-from bridge_data.counts import COUNTS
 from bridge_data.errors import DatasetError
-from bridge_data.extensions import needed_package
+from bridge_data.extensions import Feature
 from bridge_data.storage import RangeFile
 
 TAR_UNIT = 512
@@ -102,6 +96,35 @@ class TarBytes(Protocol):
 
     def window(self, offset: int) -> tuple[bytes, int]:
         """Bytes in memory, and where in them the header at `offset` begins; other headers may follow."""
+
+
+class CompressedTar(TarBytes, Protocol):
+    """The tar in a compressed file. Any thread may read it."""
+
+    end: int
+    """Its size, or an upper bound until it has been read."""
+    held_bytes: int
+    """About how much memory it takes."""
+
+    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar.
+
+        Raises:
+            DatasetError: if it ends before that.
+        """
+
+    def warn_if_slow(self) -> None:
+        """Warn, once for each folder, if it must be read from its beginning, as no points in it are known."""
+
+    def index(self) -> None:
+        """Read the whole file, check it, and find its points."""
+
+    def export_index(self, path: Path) -> None:
+        """Write the points to the file `path`."""
+
+
+COMPRESSED = Feature[Callable[[str], CompressedTar]]("compressed_tars")
+"""The tar in the compressed file at a path."""
 
 
 def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]:
@@ -373,15 +396,6 @@ _STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES = 1 << 20, 4 << 20, 1
 
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
-SPACING_BYTES = 1 << 22
-"""Approximate maximum bytes that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
-
-_OPEN_BYTES, _BYTES_PER_POINT_BYTE = 1 << 16, 50
-"""What a compressed tar takes that is open, and how many bytes of it, compressed, there are for one of its points: of
-text, which is compressed to 40%."""
-
-logger = logging.getLogger("bridge_data")
-
 
 class MemoryTar:
     """Bytes in memory that begin at `offset` of a tar."""
@@ -435,10 +449,20 @@ class FileTar:
         return start
 
 
-def open_tar(path: str) -> "FileTar | GzipTar":
+def open_compressed(path: str) -> CompressedTar:
+    """The tar in the compressed file `path`.
+
+    Raises:
+        ConfigError: if what reads it is not installed.
+        DatasetError: if it is in a store, or is not compressed.
+    """
+    return COMPRESSED.get(needed_by=f"{path}: reading compressed shards")(path)
+
+
+def open_tar(path: str) -> FileTar | CompressedTar:
     """The tar at `path`, or in the compressed file there, for walking all of it; its `end` is where to stop."""
     if is_gzip(path):
-        return GzipTar(path)
+        return open_compressed(path)
     return FileTar(path, storage.size_bytes(path), walks_store=storage.is_remote(path))
 
 
@@ -473,111 +497,5 @@ def is_gzip(shard: str | Path) -> bool:
 
 
 def seek_index_path(shard: str | Path) -> Path:
-    """Where the points of `shard` are kept."""
+    """Where the points of `shard` are kept, from which it can be decompressed."""
     return Path(f"{shard}.gzidx")
-
-
-class GzipTar:
-    """The tar in the compressed file `path`, which any thread may read. `end` is its size, or an upper bound until it
-    has been read."""
-
-    def __init__(self, path: str) -> None:
-        if storage.is_remote(path):
-            raise DatasetError(
-                f"{path}: compressed shards are read on a disk only: decompress it (gunzip), and copy the .tar instead"
-            )
-        self._path = path
-        self._lock = threading.Lock()
-        self.end = sys.maxsize
-        size = storage.size_bytes(path)  # names the file if it is missing
-        self.held_bytes = _OPEN_BYTES + size // _BYTES_PER_POINT_BYTE
-        """About how much memory it takes, with all its points."""
-        try:
-            with open(path, "rb") as file:
-                magic = file.read(2)
-            if magic != b"\x1f\x8b":
-                raise DatasetError(
-                    f"{path}: is not compressed by gzip, as its name says: "
-                    + ("call it .tar, if it is a tar, or write it again" if magic else "it is empty")
-                )
-            self._file = _opened(path)
-            points = seek_index_path(path)
-            if points.is_file():
-                try:
-                    self._file.import_index(str(points))
-                    self.end = self._file.seek(0, os.SEEK_END)
-                    self.held_bytes = _OPEN_BYTES + points.stat().st_size
-                except OSError:  # of another file, or damaged
-                    self._file = _opened(path)
-                    self.end = sys.maxsize
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def index(self) -> None:
-        """Read the whole file, check it, and find its points."""
-        try:
-            self._file = _opened(self._path)
-            self._file.build_full_index()
-            self.end = self._file.seek(0, os.SEEK_END) if self._file.pread(1, 0) else 0
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def export_index(self, path: Path) -> None:
-        """Write the points to the file `path`."""
-        self._file.export_index(str(path))
-
-    def warn_if_slow(self) -> None:
-        """Warn, once for each folder, that the points are missing."""
-        if self.end == sys.maxsize:
-            _warn(os.path.dirname(self._path))
-
-    def read(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes of this range of the tar, fewer at the end."""
-        try:
-            with self._lock:
-                data: bytes = self._file.pread(num_bytes, offset)
-        except OSError as error:
-            raise self._failure(error) from error
-        num_bytes = len(data)
-        COUNTS.bytes_read += num_bytes
-        return data
-
-    def window(self, offset: int) -> tuple[bytes, int]:
-        """The header at `offset`, and 0, where it begins in it."""
-        return self.read(offset, TAR_UNIT), 0
-
-    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes of this range of the tar.
-
-        Raises:
-            DatasetError: if it ends before that.
-        """
-        data = self.read(offset, num_bytes)
-        if len(data) != num_bytes:
-            raise DatasetError(
-                f"{self._path}: wanted bytes {offset} to {offset + num_bytes} of the tar in it, which ends before. "
-                "It is truncated, or was replaced after it was prepared: restore it, or prepare the data set again."
-            )
-        return data
-
-    def _failure(self, error: OSError) -> DatasetError:
-        return DatasetError(
-            f"{self._path}: cannot be decompressed: {error}. It is damaged, or was replaced while it was in use: "
-            "restore it, or write it again."
-        )
-
-
-def _opened(path: str) -> Any:
-    decompress = "decompress them: gunzip, then `bridge-data prepare`"
-    library = needed_package("indexed_gzip", f"{path}: reading compressed shards", decompress)
-    # The buffer, by default of 1 MiB, is that of `read`: `pread` does not use it.
-    return library.IndexedGzipFile(path, spacing=SPACING_BYTES, buffer_size=TAR_UNIT)
-
-
-@functools.lru_cache(maxsize=1024)
-def _warn(folder: str) -> None:
-    logger.warning(
-        "%s: compressed shards without their .gzidx, each of which must be read from its beginning; "
-        "run `bridge-data prepare --tar-index-only` on the data set to read them faster",
-        folder,
-    )

@@ -59,6 +59,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "features": {
         "flac": "bridge_data.plugins.flac.whole_flac:read_flac",
         "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
+        "compressed_tars": "bridge_data.plugins.compressed.gzip_tar:GzipTar",
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
