@@ -53,7 +53,7 @@ test: setup
 # line. Left out is what is arithmetic or our own format, the same on each version: order and oracle, every kind of file
 # in all its variants and damages, object stores, kills, docs.
 MOST := $(addprefix tests/,datamodule decode encoders energon loader plan recipes samples task cli plugins/view \
-  lanes/test_lane.py lanes/test_work_loading.py lanes/test_wrappers.py \
+  lanes/test_lane.py lanes/test_work_loading.py \
   plugins/convert/test_conversion.py prepare/test_executors.py prepare/test_tar_indexes.py \
   plugins/planned plugins/sharing plugins/encoders plugins/caches data/test_prepared.py data/test_records_contract.py data/test_tar_files.py \
   storage/test_atomic.py storage/test_locations.py storage/test_store.py plugins/stores/test_object_store.py) \

@@ -84,9 +84,6 @@ if TYPE_CHECKING:
     from bridge_data.loader.checkpoint import load_states as load_states
     from bridge_data.loader.checkpoint import save_rank_state as save_rank_state
     from bridge_data.loader.checkpoint import save_states as save_states
-    from bridge_data.loader.metric_sinks import JsonlSink as JsonlSink
-    from bridge_data.loader.metric_sinks import LogSink as LogSink
-    from bridge_data.loader.metric_sinks import MetricsReporter as MetricsReporter
     from bridge_data.order.state import merge_states as merge_states
     from bridge_data.plan import InMemoryDataset as InMemoryDataset
     from bridge_data.plugins.caches.cache_pool import FileCacheLazy as FileCacheLazy
@@ -94,6 +91,9 @@ if TYPE_CHECKING:
     from bridge_data.plugins.metrics.lightning_callback import MetricsCallback as MetricsCallback
     from bridge_data.plugins.metrics.metric_services import MetricsServer as MetricsServer
     from bridge_data.plugins.metrics.metric_services import TensorBoardSink as TensorBoardSink
+    from bridge_data.plugins.metrics.metric_sinks import JsonlSink as JsonlSink
+    from bridge_data.plugins.metrics.metric_sinks import LogSink as LogSink
+    from bridge_data.plugins.metrics.metric_sinks import MetricsReporter as MetricsReporter
     from bridge_data.plugins.ray.ray_workers import RayWorkers as RayWorkers
     from bridge_data.prepare import ShardWriter as ShardWriter
     from bridge_data.prepare import write as write

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import yaml
 
-from bridge_data.class_paths import (
+from bridge_data.data.plain_data import parse_yaml_file
+from bridge_data.datamodule.class_paths import (
     ClassPath,
     arguments_of,
     check_class_path,
@@ -37,7 +38,6 @@ from bridge_data.class_paths import (
     plain,
     reason,
 )
-from bridge_data.data.plain_data import parse_yaml_file
 from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
 from bridge_data.options import path_text
 from bridge_data.plan.formats import find_format

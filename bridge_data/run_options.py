@@ -97,11 +97,10 @@ class DatasetOptions:
         if self.packing == "planned":
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
-        known = {"online", *PACKINGS.names}
-        if self.packing not in known and self.packing not in PACKINGS.names_of_others:
+        if self.packing != "online" and self.packing not in (*PACKINGS.names, *PACKINGS.names_of_others):
+            known = ", ".join(map(repr, sorted(("online", *PACKINGS.names))))
             raise ConfigError(
-                f"packing={self.packing!r}: expected one of {', '.join(map(repr, sorted(known)))}, or the name of a "
-                f"plug-in: {PACKINGS.lacks}"
+                f"packing={self.packing!r}: expected one of {known}, or the name of a plug-in: {PACKINGS.lacks}"
             )
 
 

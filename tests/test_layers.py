@@ -28,7 +28,6 @@ LAYERS = (
         "ignored",
         "extensions",
         "limits",
-        "class_paths",
     ),
     *(
         "options",

@@ -51,7 +51,7 @@ from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import count_samples, counts_of, names_of, place_of, stored_records
 from bridge_data.data.sample_keys import fix_repeated_keys, keys_of
 from bridge_data.data.sample_offsets import encode_offsets
-from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
+from bridge_data.data.tar_files import CompressedTar, FileTar, open_tar, walk
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
@@ -61,8 +61,7 @@ from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess
+from bridge_data.plan.source import FieldAccess, other_names, renamed
 from bridge_data.prepare.tar_scan import MAX_ZERO_BYTES, NO_SAMPLES, ZEROS, TarSamples
 from bridge_data.prepare.tars import find_shards
 
@@ -568,7 +567,7 @@ class ShardWalk:
         """The CRC-32 of the contents that were read, by sample number and part."""
         self.is_whole = False
         """Whether the end of the shard was reached."""
-        self._tar: FileTar | GzipTar | None = None
+        self._tar: FileTar | CompressedTar | None = None
 
     def samples(self) -> Iterator[int]:
         """The numbers of the samples, in order, each when all of its members are there."""
@@ -587,10 +586,10 @@ class ShardWalk:
         """
         contents = {}
         for part, offset, num_bytes in self.found.parts_of(number):
-            if isinstance(self._tar, GzipTar):
-                contents[part] = self._tar.read_exactly(offset, num_bytes)
-            else:
+            if self._tar is None or isinstance(self._tar, FileTar):
                 contents[part] = storage.read(self._path, offset, num_bytes)
+            else:
+                contents[part] = self._tar.read_exactly(offset, num_bytes)
         self.digests |= {(number, part): zlib.crc32(content) for part, content in contents.items()}
         return contents
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from bridge_data.data import ShardSet
 from bridge_data.data.index_file import IndexPage
-from bridge_data.plan.part_names import other_names
-from bridge_data.plan.source import FieldAccess
+from bridge_data.plan.source import FieldAccess, other_names
 
 Numbers: TypeAlias = NDArray[np.int64]
 

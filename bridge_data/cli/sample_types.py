@@ -19,8 +19,7 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.data.span_shard import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.extensions import Feature
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess, parse_access
+from bridge_data.plan.source import FieldAccess, other_names, parse_access, renamed
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample, required_fields

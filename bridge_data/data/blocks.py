@@ -16,21 +16,11 @@ import itertools
 import threading
 import weakref
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol
 
 from bridge_data import storage
 from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, counts_of
 from bridge_data.errors import DatasetError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-N = TypeVar("N", int, "NDArray[np.int64]")
-
-READ_BYTES = 1 << 18
-"""Approximate size of a block: one efficient read. It is a part of the order, since `Geometry.choose` cuts blocks by
-it: see `order.state.VERSION`."""
 
 MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
@@ -84,23 +74,11 @@ class RunCut:
 
 def _piece(position: int, count: int, size: int) -> tuple[int, int]:
     """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
-    # `piece` of `piece_of`, without their calls, as it is asked twice for each block
+    # `piece` of `piece_of` in `order.row`, without their calls, as it is asked twice for each block
     num_pieces = -(-count // size)
     number = ((position + 1) * num_pieces - 1) // count
     begin = number * count // num_pieces
     return begin, (number + 1) * count // num_pieces - begin
-
-
-def piece(number: N, count: N, num_pieces: N) -> tuple[N, N]:
-    """(first position, length) of piece `number`, where `count` samples are cut into `num_pieces` as equal as possible;
-    of arrays, of each. It is a part of the order, as chunks and blocks are cut by it: see `order.state.VERSION`."""
-    begin = number * count // num_pieces
-    return begin, (number + 1) * count // num_pieces - begin
-
-
-def piece_of(position: N, count: N, num_pieces: N) -> N:
-    """The number of the piece in which a position is; of arrays, of each."""
-    return ((position + 1) * num_pieces - 1) // count
 
 
 class BlockBudget:

@@ -1,6 +1,6 @@
 """`index.bridge`: key, offset and size of every part of every sample, by shard.
 
-Reads the path of an index, which is a `PagedFile`; or the result of a scan of a shard. Returns the `Segment` of a
+Reads the path of an index, which is a `PagedFile`, written by `prepare.index_writing`. Returns the `Segment` of a
 shard, which gives key and parts of sample number i in about a microsecond. A segment is stored in pages of a few
 hundred samples, each with a checksum, so a sample costs reading one page, regardless of the size of the shard. An index
 that does not fit the current data set is treated as absent. Raises `DamagedIndexError` for what is not as written.
@@ -33,15 +33,13 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, BinaryIO, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from bridge_data.data.paged_file import (
     HEADER_BYTES,
     VERSION,
     DamagedIndexError,
     PagedFile,
-    begin_index,
-    finish_index,
     kept_page,
     warn_unusable,
 )
@@ -54,17 +52,12 @@ MAGIC = b"BRIDGEIX"
 MAX_SEGMENTS = 1024
 """Directories that a process keeps; that of 100,000 samples takes 5 KB."""
 
-PAGE_SAMPLES = 256
-"""Samples of a page, if they have few parts."""
-
-PAGE_PARTS = 1024
-"""Approximate parts of a page, if samples have many."""
-
 UNKNOWN = 0
 """The checksum of first bytes that were not read."""
 
-_DIRECTORY = struct.Struct("=QQQQQ")
-_PAGE = struct.Struct("=QQQ")
+DIRECTORY = struct.Struct("=QQQQQ")
+PAGE = struct.Struct("=QQQ")
+"""What a directory and a page begin with."""
 
 _HIDDEN_PART = re.compile(r"((?:.*/)?[^./]*/)\.([^/]*)", re.DOTALL)
 """The member `a/.txt` has the key `a/`."""
@@ -118,10 +111,10 @@ class IndexPage:
 
     def __init__(self, data: memoryview | bytes, names: Sequence[str], has_digests: bool) -> None:
         view = memoryview(data)
-        num_samples, num_parts, keys_bytes = _PAGE.unpack_from(view)
+        num_samples, num_parts, keys_bytes = PAGE.unpack_from(view)
         by_sample, by_part = 4 * num_samples, 4 * num_parts
         sizes = (2 * by_sample + 8, 2 * by_part, 2 * by_part, by_sample, by_sample, by_part, by_part * has_digests)
-        ends = accumulate((*sizes, keys_bytes), initial=_PAGE.size)
+        ends = accumulate((*sizes, keys_bytes), initial=PAGE.size)
         offsets, part_offsets, part_sizes, part_ends, key_ends, name_of_part, digests, self._keys = [
             view[start:end] for start, end in pairwise(ends)
         ]
@@ -184,10 +177,10 @@ class Segment:
     def __init__(self, directory: bytes | memoryview, read: ReadChecked, start: int) -> None:
         view = memoryview(directory)
         try:
-            counts: tuple[int, ...] = _DIRECTORY.unpack_from(view)
+            counts: tuple[int, ...] = DIRECTORY.unpack_from(view)
             self._count, self._page_samples, names_bytes, has_digests, _ = counts
             num_pages = -(-self._count // self._page_samples)
-            ends_at, sums_at = _DIRECTORY.size, _DIRECTORY.size + 8 * num_pages
+            ends_at, sums_at = DIRECTORY.size, DIRECTORY.size + 8 * num_pages
             names_at = sums_at + 4 * num_pages
             self._ends = array.array("Q", bytes(view[ends_at:sums_at]))  # a view takes twice as much
             self._checksums = array.array("I", bytes(view[sums_at:names_at]))
@@ -311,61 +304,8 @@ def _read_from(data: memoryview, start: int, num_bytes: int, checksum: int) -> m
 
 def directory_size(data: bytes | memoryview) -> int:
     """The size of the directory at the start of these bytes."""
-    size: int = _DIRECTORY.unpack_from(data)[-1]
+    size: int = DIRECTORY.unpack_from(data)[-1]
     return size
-
-
-def build_segment(
-    keys: Sequence[str],
-    offsets: Sequence[int],
-    part_ends: Sequence[int],
-    parts: Sequence[Part],
-    digests: Sequence[int] | None = None,
-) -> bytes:
-    """The segment of samples `keys`; sample i takes bytes `offsets[i]` to `offsets[i + 1]`, and has the parts from
-    `part_ends[i - 1]` to `part_ends[i]`; `digests` are the CRC-32 of their contents."""
-    numbers: dict[str, int] = {}
-    name_of_part = array.array("I", (numbers.setdefault(name, len(numbers)) for name, _, _ in parts))
-    content_offsets = array.array("Q", (offset for _, offset, _ in parts))
-    sizes = array.array("Q", (num_bytes for _, _, num_bytes in parts))
-    sums = array.array("I", digests or ())
-    page_samples = max(1, min(PAGE_SAMPLES, PAGE_PARTS * len(keys) // max(1, len(parts))))
-    pages = []
-    first_part = 0
-    for first in range(0, len(keys), page_samples):
-        last = min(len(keys), first + page_samples)
-        encoded = [key.encode("utf-8", "surrogateescape") for key in keys[first:last]]
-        key_ends = array.array("I", accumulate(map(len, encoded)))
-        own = slice(first_part, part_ends[last - 1])
-        body = b"".join(
-            (
-                _PAGE.pack(last - first, own.stop - own.start, key_ends[-1]),
-                array.array("Q", offsets[first : last + 1]).tobytes(),
-                content_offsets[own].tobytes(),
-                sizes[own].tobytes(),
-                array.array("I", (end - first_part for end in part_ends[first:last])).tobytes(),
-                key_ends.tobytes(),
-                name_of_part[own].tobytes(),
-                sums[own].tobytes(),
-                *encoded,
-            )
-        )
-        pages.append(body + bytes(-len(body) % 8))
-        first_part = own.stop
-    names = json.dumps(list(numbers)).encode()
-    size = _DIRECTORY.size + 12 * len(pages) + len(names)
-    padding = bytes(-size % 8)
-    has_digests = int(digests is not None)
-    return b"".join(
-        (
-            _DIRECTORY.pack(len(keys), page_samples, len(names), has_digests, size + len(padding)),
-            array.array("Q", accumulate(map(len, pages))).tobytes(),
-            array.array("I", map(zlib.crc32, pages)).tobytes(),
-            names,
-            padding,
-            *pages,
-        )
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -534,35 +474,3 @@ def _are_entries(rows: Any, end: int) -> TypeGuard[list[list[Any]]]:
         and max(map(operator.add, starts, sizes)) <= end
         and all(map(operator.le, directories, sizes))
     )
-
-
-class BridgeIndexWriter:
-    """Writes an index of shards to an open file, segment by segment; nothing of it is valid before `finish`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._rows: list[tuple[Any, ...]] = []
-        self._has_digests = True
-        begin_index(file)
-
-    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes, head: int) -> None:
-        """Append the segment of shard `name`; `head` is the CRC-32 of its first bytes, or `UNKNOWN`."""
-        start, read = self._file.tell(), Segment.of(segment)
-        self._file.write(segment)
-        self._has_digests = self._has_digests and read.has_digests
-        directory = segment[: directory_size(segment)]
-        sums = zlib.crc32(directory), head, read.keys_checksum()
-        self._rows.append((name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), *sums))
-
-    def content_uuid(self) -> str:
-        """A uuid of the content: the same for the same shards, regardless of how and when they were indexed."""
-        import hashlib  # imported here: readers do without
-        import uuid
-
-        rows = [(name, num_bytes, *rest) for name, num_bytes, _, *rest in self._rows]
-        return str(uuid.UUID(bytes=hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).digest()))
-
-    def finish(self, uuid: str, notes: dict[str, Any] | None = None) -> None:
-        """Write the table, with `notes` by shard, and then the header, which makes the file valid."""
-        table = {"uuid": uuid, "digests": self._has_digests, "shards": self._rows}
-        finish_index(self._file, MAGIC, table if notes is None else table | {"notes": notes})

@@ -22,10 +22,11 @@ from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.data.blocks import MAX_BLOCK_BYTES, READ_BYTES
+from bridge_data.data.blocks import MAX_BLOCK_BYTES
 from bridge_data.data.metadata import parse_document
 from bridge_data.data.paged_file import kept_page
 from bridge_data.data.records import (
+    READ_BYTES,
     Block,
     ByteRange,
     Contents,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from bridge_data import storage
 from bridge_data.data.index_file import split_name
 from bridge_data.data.metadata import INDEX_SQLITE, META_FOLDER, meta_folder, read_shard_counts
-from bridge_data.data.tar_files import FileTar, GzipTar, is_gzip, walk
+from bridge_data.data.tar_files import CompressedTar, FileTar, is_gzip, open_compressed, walk
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.storage import Location, RecentlyUsed
 
@@ -189,7 +189,7 @@ class KeyIndex:
 
     def after_fork(self) -> None:
         """In a forked child: reopen compressed shards, as a thread of the parent may have been reading one."""
-        self._compressed: RecentlyUsed[int, GzipTar] = RecentlyUsed(GZIP_CACHE_BYTES)
+        self._compressed: RecentlyUsed[int, CompressedTar] = RecentlyUsed(GZIP_CACHE_BYTES)
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
@@ -220,11 +220,11 @@ class KeyIndex:
         """The path or URL of shard number `shard`."""
         return f"{self.root}/{self.shard_names[shard]}"
 
-    def compressed(self, shard: int) -> GzipTar:
+    def compressed(self, shard: int) -> CompressedTar:
         """The tar in shard number `shard`, which is compressed. It is kept open, as finding a sample in it is slow."""
         tar = self._compressed.get(shard)
         if tar is None:
-            tar = GzipTar(self.shard_path(shard))
+            tar = open_compressed(self.shard_path(shard))
             tar.warn_if_slow()
             self._compressed.put(shard, tar, tar.held_bytes)
         return tar

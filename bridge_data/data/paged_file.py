@@ -137,37 +137,6 @@ def kept_page(pages: PagedData[Page], number: int) -> Page:
     return pages.read_page(number)
 
 
-class PageWriter:
-    """Appends data to an index file in pages of `page_bytes`, and keeps their checksums."""
-
-    def __init__(self, file: BinaryIO, page_bytes: int) -> None:
-        self._file, self._page_bytes = file, page_bytes
-        self._checksum = self._filled = 0
-        self._checksums: list[int] = []
-
-    def write(self, data: memoryview) -> None:
-        """Append bytes."""
-        self._file.write(data)
-        rest = data.cast("B") if data.nbytes else memoryview(b"")
-        while rest:
-            piece = rest[: self._page_bytes - self._filled]
-            rest = rest[len(piece) :]
-            self._checksum = zlib.crc32(piece, self._checksum)
-            self._filled += len(piece)
-            if self._filled == self._page_bytes:
-                self._end_page()
-
-    def finish(self) -> list[int]:
-        """The CRC-32 of each page; the last one may be shorter."""
-        if self._filled:
-            self._end_page()
-        return self._checksums
-
-    def _end_page(self) -> None:
-        self._checksums.append(self._checksum)
-        self._checksum = self._filled = 0
-
-
 def begin_index(file: BinaryIO) -> None:
     """Leave the space of the header free; nothing of the file is valid before `finish_index`."""
     file.write(bytes(HEADER_BYTES))

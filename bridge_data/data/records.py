@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+READ_BYTES = 1 << 18
+"""`Records.read_bytes` of data that are read by the bytes of each sample. It is a part of the order, since
+`Geometry.choose` cuts blocks by it: see `order.state.VERSION`."""
+
+
 @dataclasses.dataclass(slots=True)
 class RawSample:
     """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are

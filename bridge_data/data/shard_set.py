@@ -25,11 +25,12 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from bridge_data import storage
-from bridge_data.data.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, READ_BYTES, TOGETHER_BYTES
+from bridge_data.data.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES
 from bridge_data.data.index_file import UNKNOWN, BridgeIndex, Part, Segment, ShardEntry, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, split_shard, tar_index_path
 from bridge_data.data.paged_file import DamagedIndexError
 from bridge_data.data.records import (
+    READ_BYTES,
     Block,
     ByteRange,
     Contents,
@@ -44,14 +45,15 @@ from bridge_data.data.records import (
 )
 from bridge_data.data.span_shard import TABLE_BYTES, KeyAndParts, ReadContent, SpanShard
 from bridge_data.data.tar_files import (
-    BLOCK,
     FILE,
+    TAR_UNIT,
+    CompressedTar,
     FileTar,
-    GzipTar,
     MemoryTar,
     TarBytes,
     head_checksum,
     is_gzip,
+    open_compressed,
     walk_runs,
 )
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -257,7 +259,7 @@ class TarShard:
             return True
         key, parts = self._sample(last)
         for name, offset, size in parts:
-            if not _describes(tar.read(max(0, offset - BLOCK), BLOCK), f"{key}.{name}", size):
+            if not _describes(tar.read(max(0, offset - TAR_UNIT), TAR_UNIT), f"{key}.{name}", size):
                 return self._holds(tar, *self._segment.span(last, last), last, last)
         return bool(parts) or self._holds(tar, *self._segment.span(last, last), last, last)
 
@@ -414,7 +416,7 @@ def _describes(header: bytes, name: str, num_bytes: int) -> bool:
     """Whether a plain header, whatever its checksum, is that of a file of this name and size. False if a part of the
     name is not in the header itself."""
     return (
-        len(header) == BLOCK
+        len(header) == TAR_UNIT
         and header[156] in b"0\0"  # its type
         and not header[345]  # the folder that precedes the name
         and header[:100].rstrip(b"\0") == name.encode("utf-8", "surrogateescape")
@@ -423,7 +425,7 @@ def _describes(header: bytes, name: str, num_bytes: int) -> bool:
 
 
 def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // BLOCK) * BLOCK
+    return -(-num_bytes // TAR_UNIT) * TAR_UNIT
 
 
 ShardTable: TypeAlias = TarShard | SpanShard
@@ -516,7 +518,7 @@ class ShardReader(RecordReader):
         """
         shards, name = self.shards, self.shards.names[shard]
         path = f"{self.dataset_path}/{name}"
-        compressed = GzipTar(path) if is_gzip(path) else None
+        compressed = open_compressed(path) if is_gzip(path) else None
         entry = None if shards.index is None else shards.index.entries[name]
         version: Version | None = None
         if not self._is_remote:
@@ -546,7 +548,12 @@ class ShardReader(RecordReader):
         return table
 
     def _indexed(
-        self, entry: ShardEntry, path: str, version: Version | None, content: ReadContent, compressed: GzipTar | None
+        self,
+        entry: ShardEntry,
+        path: str,
+        version: Version | None,
+        content: ReadContent,
+        compressed: CompressedTar | None,
     ) -> TarShard | None:
         """The shard as indexed; None if it has changed. In a store, no request is made here."""
         assert self.shards.index is not None

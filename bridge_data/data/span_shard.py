@@ -17,7 +17,7 @@ from bridge_data.data.blocks import TOGETHER_BYTES
 from bridge_data.data.index_file import Part, split_name
 from bridge_data.data.records import Samples
 from bridge_data.data.sample_offsets import read_offsets
-from bridge_data.data.tar_files import FOLDER, LINKS, FileTar, GzipTar, MemoryTar, TarBytes, open_tar, walk
+from bridge_data.data.tar_files import FOLDER, LINKS, CompressedTar, FileTar, MemoryTar, TarBytes, open_tar, walk
 from bridge_data.errors import DatasetError
 from bridge_data.storage import Location
 
@@ -34,7 +34,7 @@ class SpanShard:
     """The shard at `path`, whose tar `content` reads, with only the offsets of its samples known. Its methods are those
     of `TarShard`."""
 
-    def __init__(self, path: str, content: ReadContent, compressed: GzipTar | None, count: int) -> None:
+    def __init__(self, path: str, content: ReadContent, compressed: CompressedTar | None, count: int) -> None:
         self._path, self.content, self._compressed = path, content, compressed
         self._offsets = read_offsets(path, count)
         self.held_bytes = TABLE_BYTES + 9 * len(self._offsets)

@@ -7,35 +7,29 @@ or continues behind its end mark; the members are those that `tarfile` finds, at
 are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
 
 Plain headers are read here, in 1 µs each, and so are GNU long names and pax headers that only rename, resize or date;
-anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. A compressed file can only be read from its
-beginning, or from a point where the state of the decompressor is known: `<shard>.gzidx`, written by `prepare`, holds
-such points, `SPACING_BYTES` apart. Without it each process finds them while reading. Checksums of gzip are verified
-when a shard is prepared.
+anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. Compressed files are read by a plug-in, a
+`CompressedTar`.
 
 Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as documented with GNU tar and Python's
-`tarfile`; the format of `.gzidx` is that of indexed_gzip, https://github.com/pauldmccarthy/indexed_gzip
+`tarfile`
 """
 
 import functools
-import logging
-import os
 import re
 import struct
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
-from bridge_data.counts import COUNTS
 from bridge_data.errors import DatasetError
-from bridge_data.extensions import needed_package
+from bridge_data.extensions import Feature
 from bridge_data.storage import RangeFile
 
-BLOCK = 512
-"""Headers are of this size, and contents are padded to it."""
+TAR_UNIT = 512
+"""Bytes: headers are of this size, and contents are padded to it. (Tar itself calls it a block.)"""
 
 FILE, FOLDER, HARD_LINK, SYMBOLIC_LINK = "file", "folder", "hard link", "symbolic link"
 """Kinds of members."""
@@ -55,13 +49,13 @@ _KINDS = {
     b"V": "volume label",
 }
 
-_ZEROS = bytes(BLOCK)
+_ZEROS = bytes(TAR_UNIT)
 _TAIL_BYTES = 1 << 16
 _FIELDS = struct.Struct("=100s24x12s12x8s356s")
 """Name, size, checksum, and what follows."""
 
 _HEAD_BYTES = 4096
-_NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, BLOCK))
+_NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, TAR_UNIT))
 """A header without owner, time of change, checksum, and names of owners."""
 
 _TIME_IN_GZIP = slice(4, 8)
@@ -102,6 +96,35 @@ class TarBytes(Protocol):
 
     def window(self, offset: int) -> tuple[bytes, int]:
         """Bytes in memory, and where in them the header at `offset` begins; other headers may follow."""
+
+
+class CompressedTar(TarBytes, Protocol):
+    """The tar in a compressed file. Any thread may read it."""
+
+    end: int
+    """Its size, or an upper bound until it has been read."""
+    held_bytes: int
+    """About how much memory it takes."""
+
+    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar.
+
+        Raises:
+            DatasetError: if it ends before that.
+        """
+
+    def warn_if_slow(self) -> None:
+        """Warn, once for each folder, if it must be read from its beginning, as no points in it are known."""
+
+    def index(self) -> None:
+        """Read the whole file, check it, and find its points."""
+
+    def export_index(self, path: Path) -> None:
+        """Write the points to the file `path`."""
+
+
+COMPRESSED = Feature[Callable[[str], CompressedTar]]("compressed_tars")
+"""The tar in the compressed file at a path."""
 
 
 def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]:
@@ -147,7 +170,7 @@ def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) 
         if not rest:
             at += len(data)
             continue
-        at += (len(data) - len(rest)) // BLOCK * BLOCK  # data begin at a block
+        at += (len(data) - len(rest)) // TAR_UNIT * TAR_UNIT  # data begin at a unit
         try:
             member = read_member(tar, at, file=file)
         except DatasetError:
@@ -167,7 +190,7 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
     The bytes after the checksum are nearly always those of the header before; then they are not parsed again.
     """
     members: list[Fields] = []
-    known, tail_sum, folder, last = b"", 0, b"", len(data) - BLOCK
+    known, tail_sum, folder, last = b"", 0, b"", len(data) - TAR_UNIT
     while start <= last:
         name, size, checksum, tail = _FIELDS.unpack_from(data, start)
         if tail != known:
@@ -184,8 +207,8 @@ def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
             break
         if wanted != (adler32(data[start : start + 148]) & 0xFFFF) + tail_sum or num_bytes < 0:
             break
-        content_offset = offset + BLOCK
-        next_offset = content_offset + (num_bytes + BLOCK - 1) // BLOCK * BLOCK
+        content_offset = offset + TAR_UNIT
+        next_offset = content_offset + (num_bytes + TAR_UNIT - 1) // TAR_UNIT * TAR_UNIT
         if next_offset > end or not name or name[-1] == 0x2F:
             break
         members.append((text, offset, content_offset, num_bytes, FILE, next_offset))
@@ -214,10 +237,10 @@ def _checksum(field: bytes) -> int:
 def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
     """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
     is."""
-    header = tar.read(offset, BLOCK)
+    header = tar.read(offset, TAR_UNIT)
     if header == _ZEROS:
         return None
-    if len(header) == BLOCK:
+    if len(header) == TAR_UNIT:
         member = _plain(header, offset)
         if member is None and header[156] in b"xL" and header_is_intact(header):
             member = _renamed(tar, header, offset)
@@ -264,7 +287,7 @@ def _member(header: bytes, name: bytes, offset: int, content_offset: int, num_by
         return None
     if num_bytes < 0 or not header_is_intact(header):
         return None
-    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // BLOCK) * BLOCK)
+    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // TAR_UNIT) * TAR_UNIT)
 
 
 def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
@@ -273,12 +296,12 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
         extra_bytes = int(header[124:136].rstrip(b"\0 "), 8)
     except ValueError:
         return None
-    at = offset + BLOCK + -(-extra_bytes // BLOCK) * BLOCK
+    at = offset + TAR_UNIT + -(-extra_bytes // TAR_UNIT) * TAR_UNIT
     if extra_bytes > 1 << 20:
         return None
-    extra, header = tar.read(offset + BLOCK, extra_bytes), header[156:157] + tar.read(at, BLOCK)
+    extra, header = tar.read(offset + TAR_UNIT, extra_bytes), header[156:157] + tar.read(at, TAR_UNIT)
     kind, header = header[:1], header[1:]
-    if len(extra) != extra_bytes or len(header) != BLOCK or header[156] not in b"0\0":
+    if len(extra) != extra_bytes or len(header) != TAR_UNIT or header[156] not in b"0\0":
         return None
     records = {b"path": extra.partition(b"\0")[0]} if kind == b"L" else _pax_records(extra)
     if records is None:
@@ -288,7 +311,7 @@ def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
         plain = _plain(header, at)
         name = plain.name.encode("utf-8", "surrogateescape") if plain is not None else b""
     size = records.get(b"size", b"-1")
-    return _member(header, name, offset, at + BLOCK, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
+    return _member(header, name, offset, at + TAR_UNIT, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
@@ -319,15 +342,15 @@ def _check_extended(tar: TarBytes, offset: int) -> None:
     """
     total = 0
     for _ in range(_MAX_EXTENDED):
-        header = tar.read(offset, BLOCK)
-        if len(header) < BLOCK or header[156] not in _EXTENDED:
+        header = tar.read(offset, TAR_UNIT)
+        if len(header) < TAR_UNIT or header[156] not in _EXTENDED:
             return
         first = header[124]  # 0x80 begins a number in base 256
         size = int.from_bytes(header[125:136]) if first == 0x80 else int(header[124:136].rstrip(b"\0 ") or b"0", 8)
         total += size
         if size < 0 or total > _MAX_EXTENDED_BYTES:
             raise ValueError(f"its extended headers have more than the {_MAX_EXTENDED_BYTES} bytes allowed")
-        offset += BLOCK + -(-size // BLOCK) * BLOCK
+        offset += TAR_UNIT + -(-size // TAR_UNIT) * TAR_UNIT
     raise ValueError(f"more than the {_MAX_EXTENDED - 1} extended headers allowed for a member")
 
 
@@ -373,15 +396,6 @@ _STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES = 1 << 20, 4 << 20, 1
 
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
-SPACING_BYTES = 1 << 22
-"""Approximate maximum bytes that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
-
-_OPEN_BYTES, _BYTES_PER_POINT_BYTE = 1 << 16, 50
-"""What a compressed tar takes that is open, and how many bytes of it, compressed, there are for one of its points: of
-text, which is compressed to 40%."""
-
-logger = logging.getLogger("bridge_data")
-
 
 class MemoryTar:
     """Bytes in memory that begin at `offset` of a tar."""
@@ -420,7 +434,7 @@ class FileTar:
 
     def window(self, offset: int) -> tuple[bytes, int]:
         """The window with the header at `offset`, and where in it that begins."""
-        start = self._reach(offset, BLOCK)
+        start = self._reach(offset, TAR_UNIT)
         return self._window, start
 
     def _reach(self, offset: int, num_bytes: int) -> int:
@@ -435,10 +449,20 @@ class FileTar:
         return start
 
 
-def open_tar(path: str) -> "FileTar | GzipTar":
+def open_compressed(path: str) -> CompressedTar:
+    """The tar in the compressed file `path`.
+
+    Raises:
+        ConfigError: if what reads it is not installed.
+        DatasetError: if it is in a store, or is not compressed.
+    """
+    return COMPRESSED.get(needed_by=f"{path}: reading compressed shards")(path)
+
+
+def open_tar(path: str) -> FileTar | CompressedTar:
     """The tar at `path`, or in the compressed file there, for walking all of it; its `end` is where to stop."""
     if is_gzip(path):
-        return GzipTar(path)
+        return open_compressed(path)
     return FileTar(path, storage.size_bytes(path), walks_store=storage.is_remote(path))
 
 
@@ -454,16 +478,16 @@ def head_checksum(path: str, num_bytes: int) -> int:
     if is_gzip(path):
         head = head[: _TIME_IN_GZIP.start] + head[_TIME_IN_GZIP.stop :]
     total = start = 0
-    while header_is_intact(header := head[start : start + BLOCK]):
+    while header_is_intact(header := head[start : start + TAR_UNIT]):
         octal = header[124:136].strip(b" \0")
         size = int(octal, 8) if octal and not octal.strip(b"01234567") else 0
-        content = head[start + BLOCK : start + BLOCK + size]
+        content = head[start + TAR_UNIT : start + TAR_UNIT + size]
         if header[156:157] != b"x":
             total = crc32(b"".join(header[field] for field in _NOT_OF_A_COPY), total)
         elif (records := _pax_records(content)) is not None:
             content = repr(sorted(records.items())).encode()
         total = crc32(content, total)
-        start += BLOCK + -(-size // BLOCK) * BLOCK
+        start += TAR_UNIT + -(-size // TAR_UNIT) * TAR_UNIT
     return crc32(head[start:], total)
 
 
@@ -473,111 +497,5 @@ def is_gzip(shard: str | Path) -> bool:
 
 
 def seek_index_path(shard: str | Path) -> Path:
-    """Where the points of `shard` are kept."""
+    """Where the points of `shard` are kept, from which it can be decompressed."""
     return Path(f"{shard}.gzidx")
-
-
-class GzipTar:
-    """The tar in the compressed file `path`, which any thread may read. `end` is its size, or an upper bound until it
-    has been read."""
-
-    def __init__(self, path: str) -> None:
-        if storage.is_remote(path):
-            raise DatasetError(
-                f"{path}: compressed shards are read on a disk only: decompress it (gunzip), and copy the .tar instead"
-            )
-        self._path = path
-        self._lock = threading.Lock()
-        self.end = sys.maxsize
-        size = storage.size_bytes(path)  # names the file if it is missing
-        self.held_bytes = _OPEN_BYTES + size // _BYTES_PER_POINT_BYTE
-        """About how much memory it takes, with all its points."""
-        try:
-            with open(path, "rb") as file:
-                magic = file.read(2)
-            if magic != b"\x1f\x8b":
-                raise DatasetError(
-                    f"{path}: is not compressed by gzip, as its name says: "
-                    + ("call it .tar, if it is a tar, or write it again" if magic else "it is empty")
-                )
-            self._file = _opened(path)
-            points = seek_index_path(path)
-            if points.is_file():
-                try:
-                    self._file.import_index(str(points))
-                    self.end = self._file.seek(0, os.SEEK_END)
-                    self.held_bytes = _OPEN_BYTES + points.stat().st_size
-                except OSError:  # of another file, or damaged
-                    self._file = _opened(path)
-                    self.end = sys.maxsize
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def index(self) -> None:
-        """Read the whole file, check it, and find its points."""
-        try:
-            self._file = _opened(self._path)
-            self._file.build_full_index()
-            self.end = self._file.seek(0, os.SEEK_END) if self._file.pread(1, 0) else 0
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def export_index(self, path: Path) -> None:
-        """Write the points to the file `path`."""
-        self._file.export_index(str(path))
-
-    def warn_if_slow(self) -> None:
-        """Warn, once for each folder, that the points are missing."""
-        if self.end == sys.maxsize:
-            _warn(os.path.dirname(self._path))
-
-    def read(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes of this range of the tar, fewer at the end."""
-        try:
-            with self._lock:
-                data: bytes = self._file.pread(num_bytes, offset)
-        except OSError as error:
-            raise self._failure(error) from error
-        num_bytes = len(data)
-        COUNTS.bytes_read += num_bytes
-        return data
-
-    def window(self, offset: int) -> tuple[bytes, int]:
-        """The header at `offset`, and 0, where it begins in it."""
-        return self.read(offset, BLOCK), 0
-
-    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes of this range of the tar.
-
-        Raises:
-            DatasetError: if it ends before that.
-        """
-        data = self.read(offset, num_bytes)
-        if len(data) != num_bytes:
-            raise DatasetError(
-                f"{self._path}: wanted bytes {offset} to {offset + num_bytes} of the tar in it, which ends before. "
-                "It is truncated, or was replaced after it was prepared: restore it, or prepare the data set again."
-            )
-        return data
-
-    def _failure(self, error: OSError) -> DatasetError:
-        return DatasetError(
-            f"{self._path}: cannot be decompressed: {error}. It is damaged, or was replaced while it was in use: "
-            "restore it, or write it again."
-        )
-
-
-def _opened(path: str) -> Any:
-    decompress = "decompress them: gunzip, then `bridge-data prepare`"
-    library = needed_package("indexed_gzip", f"{path}: reading compressed shards", decompress)
-    # The buffer, by default of 1 MiB, is that of `read`: `pread` does not use it.
-    return library.IndexedGzipFile(path, spacing=SPACING_BYTES, buffer_size=BLOCK)
-
-
-@functools.lru_cache(maxsize=1024)
-def _warn(folder: str) -> None:
-    logger.warning(
-        "%s: compressed shards without their .gzidx, each of which must be read from its beginning; "
-        "run `bridge-data prepare --tar-index-only` on the data set to read them faster",
-        folder,
-    )

@@ -7,10 +7,13 @@ evaluations, with `save_state` and `restore_state`.
     bridge             the same as Megatron-Bridge's `DatasetProvider`: its config, and the builder of its loaders
     trainer_loaders    the loader of this rank; `EnergonDataloader`: endless, saved and restored for all ranks at once;
                        evaluations
+    shared_states      the states of all ranks: gathered to save, distributed to restore
+    sharded_state      the state in a checkpoint of `megatron.core.dist_checkpointing`
     training_order     the training data of a run, with the steps it skips and the ranks of packs
     batch_schedule     the global batch size of each step
     encoder_settings   settings beside a ready task encoder: the encoder's own, or refused
     lightning_trainer  what a Lightning `Trainer` must be set to, and its progress
+    class_paths        encoders and packings that a YAML names by their class
     parallel           the groups of a rank; context parallelism, virtual pipeline
 
 Megatron saves what `EnergonDataloader.save_state` returns on each rank; Lightning keeps `module.state_dict`.

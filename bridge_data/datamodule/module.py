@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
-from bridge_data.class_paths import is_class_path, made_of
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.class_paths import is_class_path, made_of
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
@@ -27,7 +27,7 @@ from bridge_data.extensions import Feature
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import OF_SAMPLES, LaneDataset
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState

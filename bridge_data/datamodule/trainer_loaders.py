@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
+from bridge_data.datamodule.shared_states import check_agreement, distribute_state, gather_whole_state
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_agreement, distribute_state, gather_whole_state
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.samples.collation import with_tensors
@@ -71,7 +71,7 @@ def rank_loader(
     """
     groups = groups_beside(pg_collection) if share == "replicate" else ()
     check_agreement(dataset, groups)
-    is_validation = dataset.fingerprint()["order"] == "ordered"
+    is_validation = dataset.order.shuffle is None
     if not is_validation:  # extras are in the positions of all ranks, also of those that record nothing
         dataset = with_extras(dataset, config)
     if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):

@@ -26,8 +26,7 @@ from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import Parts
+from bridge_data.plan.source import Parts, other_names, renamed
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 
 

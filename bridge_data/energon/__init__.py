@@ -6,8 +6,10 @@ left out on purpose raises an error when it is called, which says what to use in
     module_paths       each path of Energon's, and the names there
     engine_names       names of its engine: what works alone, and stand-ins that programs can import
     replacing          `replace_energon`: `megatron.energon` itself is this package, in programs that cannot be edited
+    path_factory       what factories of a path share
     webdatasets        factories of prepared folders of tars
     jsonl_and_joined   factories of JSONL files, joins, and prepared data as their own files describe them
+    dataset_wrappers   `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
     preparing, epath   preparing from Python, and paths, with the arguments of Energon's
 
 A further name is a row in `module_paths.PATHS`, and in `ELSEWHERE` if it is not in `bridge_data`.

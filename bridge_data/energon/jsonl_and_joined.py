@@ -10,11 +10,12 @@ from typing import Any, Unpack
 from bridge_data.data import Records, ShardSet, SubsetRange
 from bridge_data.data.jsonl_file import PART, open_jsonl
 from bridge_data.data.plain_data import parse_json
+from bridge_data.energon.path_factory import FactorySettings, PathDatasetFactory
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.extensions import importing
 from bridge_data.plan.blending import Plan
-from bridge_data.plan.factories import BaseCoreDatasetFactory, FactorySettings, PathDatasetFactory, T_sample
+from bridge_data.plan.factories import BaseCoreDatasetFactory, T_sample
 from bridge_data.plan.opening import DatasetLoader
 from bridge_data.plan.source import EpochsPerShuffle, Parts, Source
 from bridge_data.samples import CrudeSample, Sample

@@ -35,7 +35,7 @@ ELSEWHERE = {
     "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
     "bridge_data.errors": "SampleException=SampleError EmptyDatasetError=DatasetError",
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
-    "bridge_data.lanes.wrappers": "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset",
+    "bridge_data.energon.dataset_wrappers": "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
     "bridge_data.plugins.media.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",

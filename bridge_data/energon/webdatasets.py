@@ -13,19 +13,11 @@ from typing import Any, Unpack
 from bridge_data.data import Records, open_shards
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.plain_data import as_node
+from bridge_data.energon.path_factory import FactorySettings, PathDatasetFactory
 from bridge_data.errors import ConfigError
 from bridge_data.plan.dataset_yaml import needed_parts, read_field_map
-from bridge_data.plan.factories import (
-    ChosenParts,
-    Decode,
-    FactorySettings,
-    PathDatasetFactory,
-    T_sample,
-    load_function,
-    made,
-)
-from bridge_data.plan.part_names import other_names, renamed
-from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source
+from bridge_data.plan.factories import ChosenParts, Decode, T_sample, load_function, made
+from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source, other_names, renamed
 from bridge_data.samples import (
     CaptioningSample,
     CrudeSample,

@@ -12,10 +12,8 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     maker           what is done to samples: reading, decoding, the hooks of samples; packs, groups and batches of them
     pack_source     which samples share a pack: the online packer, and the seam for others
     maker_wrappers  what may go around a maker: the seam for samples that are kept, or made ahead or by others
-    reading         in which blocks samples are read, and how far ahead
-    survival        when a source whose samples are all skipped counts as empty
+    reading         in which blocks samples are read; the seam for reading ahead
     restoring       a sample or a batch made again from its `__restore_key__`
-    wrappers        `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 
 Only a `Lane`, with its feed and pack source, has a position that changes; what `maker` does to a sample depends on the
 sample alone. Hooks are called in the order that `maker` sets; `restoring` follows the same one.

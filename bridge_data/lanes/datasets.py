@@ -1,6 +1,7 @@
 """Data sets: a path, or samples in memory, and the settings of a run become a `LaneDataset` for training or validation.
 
-Reads a path and the settings of a run. Returns one `LaneDataset`, or one for each source. Errors in the settings or the
+Reads a path and the settings of a run. Returns one `LaneDataset`, or one for each source; or the single samples of a
+plan (`samples_of`). Errors in the settings or the
 metadata are raised here, before the first sample is read.
 """
 
@@ -20,6 +21,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
+from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import in_unit
 from bridge_data.plan.factories import BaseCoreDatasetFactory
@@ -202,6 +204,19 @@ def validation_sources(
         return _featured(made, options)
 
     return [(of_source(source), source) for source in _plan(path, split_part, options, training=False).sources]
+
+
+def samples_of(plan: Plan, worker_config: WorkerConfig | None = None) -> LaneDataset:
+    """The single samples of a plan: in the order of the data, or endlessly shuffled if it is for training; by the
+    worker config of the plan, else by the one given, else in this process."""
+    shuffle = None if plan.weights is None else ShuffleSettings(shuffle_buffer_size=None, max_samples_per_sequence=None)
+    return LaneDataset(
+        plan,
+        shuffle=shuffle,
+        batching=Batching(batch_size=None),
+        task_encoder=DefaultTaskEncoder(),
+        worker_config=plan.worker_config or worker_config or WorkerConfig.default_worker_config(num_workers=0),
+    )
 
 
 _OTHERS = (str, os.PathLike, Plan, BaseCoreDatasetFactory, DatasetLoaderInterface)

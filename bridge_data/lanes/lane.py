@@ -33,9 +33,8 @@ import numpy as np
 from bridge_data.counts import COUNTS, NO_COUNTS, CountValues, tokens_of
 from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Pack, Unit, Work
 from bridge_data.lanes.pack_source import Held, PackSource
-from bridge_data.lanes.reading import ReadAhead
-from bridge_data.lanes.sample_feed import SampleFeed
-from bridge_data.lanes.survival import Survivals
+from bridge_data.lanes.reading import Announcer
+from bridge_data.lanes.sample_feed import SampleFeed, Survivals
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import Drawn, Pending
@@ -91,7 +90,7 @@ class Lane:
         num_lanes: int,
         sources: Sequence[tuple[str, int]],
         state: LaneState | None = None,
-        ahead: ReadAhead | None = None,
+        ahead: Announcer | None = None,
         open_pack_source: Callable[[SampleFeed], PackSource] | None = None,
         extras: LaneExtras | None = None,
         wrap: Callable[[Upcoming], Maker] | None = None,

@@ -31,10 +31,10 @@ from bridge_data.lanes.maker import Batching, EncodingMaker, Maker, Watch, Work
 from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
-from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.reading import READ_AHEAD, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef
+from bridge_data.order import SampleRef
 from bridge_data.order.cursor import BlendRule
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, extras_of, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
@@ -324,7 +324,10 @@ class LaneDataset:
         if state.skips is not None:
             state = self._after_skips(state)
         extras = resharded_extras(state, self.extras)
-        made = self.pack_sources.resharded(self, state, num_lanes, lanes)
+        if self.is_packing:
+            made = self.pack_sources.resharded(self, state, num_lanes, lanes)
+        else:
+            made = self.order.resharded(state, num_lanes, lanes)
         return dataclasses.replace(made, extras=extras)
 
     def _is_over(self, state: LoaderState) -> bool:
@@ -332,7 +335,9 @@ class LaneDataset:
         if len(state.lanes) < state.num_lanes:
             return False
         below_limit = [lane for lane in state.lanes if state.num_made(lane) < self.passes.limit_of(lane, state)]
-        return self.pack_sources.have_ended(self, state, below_limit)
+        if self.is_packing:
+            return self.pack_sources.have_ended(self, state, below_limit)
+        return self.order.have_ended(state, below_limit)
 
     def _after_skips(self, state: LoaderState) -> LoaderState:
         """`state` after each lane has made and discarded its skipped micro-batches before that of the state."""
@@ -392,11 +397,11 @@ class LaneDataset:
         extras = LaneExtras(self.extras, number, state) if self.extras else None
         work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
         ahead = None
-        if self.is_remote:
+        if self.is_remote and (read_ahead := READ_AHEAD.find()) is not None:
             kept: Sequence[object] = self.wrappers if opened.observer is None else ()  # who observes sees all work
             unread = [] if extras is None else [extras.is_left_out]
             unread += [one.has_sample for one in kept if isinstance(one, KeepsSamples)]
-            ahead = ReadAhead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
+            ahead = read_ahead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
         batching, pack_sources = self.batching, self.pack_sources
 
         def wrap(upcoming: Upcoming) -> Maker:
@@ -422,7 +427,7 @@ class LaneDataset:
             open_pack_source=(lambda feed: pack_sources.open(self, feed, number, state)) if work.is_packing else None,
             extras=extras,
             wrap=wrap if wrappers else None,
-            max_micro_batches=self.passes.limit_of(number, state),
+            max_micro_batches=self.passes.limit_of(number, state) if self.finite else math.inf,
         )
 
     def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
@@ -508,15 +513,15 @@ class OpenSources:
         """Ensure that the readers read by blocks of the current generation of `state`."""
         if self._cut_for == state.generations[-1]:
             return
-        num_lanes, geometry = self._cut_for = state.generations[-1]
+        self._cut_for = generation = state.generations[-1]
         cuts: list[Cut | None]
         if not dataset.pack_sources.keeps_order:
             cuts = [None] * len(self.readers)
         elif dataset.order.shuffle is None:
             cuts = plan_runs(dataset.plan, dataset.batching.batch_size or 1)
         else:
-            geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
-            of_process, max_open_bytes = dataset.num_lanes_of_process(num_lanes), dataset.worker_config.max_open_bytes
-            cuts = plan_blocks(dataset.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
+            of_process = dataset.num_lanes_of_process(generation.num_lanes)
+            max_open_bytes = dataset.worker_config.max_open_bytes
+            cuts = plan_blocks(dataset.plan, generation.geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
         for reader, cut in zip(self.readers, cuts, strict=True):
             reader.read_in_blocks(cut, self.budget)

@@ -144,7 +144,7 @@ process that runs it. What it counts in `COUNTS.others` comes to the trainer, as
 
 @runtime_checkable
 class KeepsSamples(Protocol):
-    """A `MakerWrapper` that has some samples without a read, which a `ReadAhead` therefore does not announce."""
+    """A `MakerWrapper` that has some samples without a read, which an `Announcer` therefore does not announce."""
 
     def has_sample(self, ref: SampleRef) -> bool:
         """Whether it has a sample now."""

@@ -156,7 +156,7 @@ class PassLength:
     def _turns(self, generation: Generation, resharded: Resharded | None) -> tuple[Ints, Ints | None]:
         """The micro-batches that each lane had made when it got its part of the data, and those it will have made at
         the end of the data; None if that is not known."""
-        num_lanes, number = generation[0], 0 if resharded is None else resharded.num_handed_out
+        num_lanes, number = generation.num_lanes, 0 if resharded is None else resharded.num_handed_out
         begins = -((np.arange(num_lanes) - number) // num_lanes).clip(max=0)
         samples = self._order.samples_of_lanes(generation, resharded) if self._is_plain else None
         if samples is None:

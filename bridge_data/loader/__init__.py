@@ -8,10 +8,9 @@ Reads a `LaneDataset` and a `LoaderConfig`. Returns batches, `LoaderState`, chec
     workers           `LanePool` of worker processes, their replacement, and batches in shared memory
     pinning           `LanePool` around one, whose batches a thread copies to page-locked memory
     even_ends         ranks of finite data take equally many batches
-    rank_states       states of all ranks gathered to save, distributed to restore
-    gathering_loader  for training code that saves and restores each rank by itself
+    rank_states       the states of all ranks on one; what ranks exchange
     checkpoint        the state in a folder, or in a checkpoint of Lightning or Megatron
-    metrics           what was handed out, and how long the trainer waited; `metric_sinks`, where that is written
+    metrics           what was handed out, and how long the trainer waited
 
 A batch goes from a `Lane` through `LanePool.take` to `SavableDataLoader._fetch`, and to the trainer by `_hand_out`,
 which moves the position; `Iteration` is one pass.

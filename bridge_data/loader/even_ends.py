@@ -169,11 +169,10 @@ def _first_of_job(dataset: LaneDataset, new_pool: Callable[[], LanePool]) -> Any
 def num_micro_batches(dataset: LaneDataset, state: LoaderState) -> int | None:
     """How many micro-batches of the job, from the first one on, are in the pass that `state` is in, some of them maybe
     empty as lanes end early; None if arithmetic does not say."""
-    run = state.fingerprint
-    if run["order"] != "ordered" or run["packing_buffer_size"] is not None or dataset.may_multiply:
+    if not state.is_ordered or dataset.is_packing or dataset.may_multiply:
         return None
-    [*earlier, (_, geometry)] = state.generations
-    is_resharded = bool(earlier) or geometry != [[0]]
+    [*earlier, generation] = state.generations
+    is_resharded = bool(earlier) or generation.first_batch > 0
     return None if is_resharded else dataset.passes.num_in(state)
 
 

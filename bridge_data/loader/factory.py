@@ -7,8 +7,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature
 from bridge_data.ignored import OF_LOADERS
 from bridge_data.keywords import LoaderKeywords
+from bridge_data.lanes.datasets import samples_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.wrappers import samples_of
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.options import takes_options
 from bridge_data.order.extras import extras_of
@@ -19,6 +19,10 @@ from bridge_data.topology import WorkerConfig
 
 _MEMO = Feature[Callable[[LaneDataset, Memo], LaneDataset]]("memo")
 """The data set whose lanes look for encoded samples there first."""
+
+
+_GATHERING = Feature[Callable[[LaneDataset, LoaderConfig], SavableDataLoader]]("gathering")
+"""A loader whose data-parallel ranks save together."""
 
 
 @takes_options(LoaderConfig)
@@ -53,7 +57,7 @@ def get_savable_loader(
 ) -> SavableDataLoader:
     """The loader of `get_loader`: every loader can be saved.
 
-    With `gathers_states`, the loader is a `GatheringLoader`: all data-parallel ranks save together, so that the file of
+    With `gathers_states`, all data-parallel ranks save together, so that the file of
     rank 0 holds the whole position, and restores on any number of ranks. None: if `replace_energon` was called.
 
     >>> from bridge_data import InMemoryDataset, TextSample
@@ -95,9 +99,7 @@ def open_loader(
     if isinstance(config.memo, Memo):
         dataset = _MEMO.get(needed_by="memo=...")(dataset, config.memo)
     if gathers_states:
-        from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
-
-        return GatheringLoader(dataset, config)
+        return _GATHERING.get(needed_by="gathers_states=True")(dataset, config)
     return SavableDataLoader(dataset, config)
 
 

@@ -234,7 +234,7 @@ class SavableDataLoader:
                 yield extra.name, recorder
 
     def _before_take(self) -> None:
-        """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""
+        """Check that this process may take a batch now; a derived class may meet the other ranks before the first."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:

@@ -228,7 +228,7 @@ def epochs_of(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
         num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
         share = dataset.plan.sources[number].num_samples / state.num_lanes  # of an epoch, for one lane
         drawn = _mean(_drawn(lane, number, num_together * share) for lane in state.lanes.values())
-        first_epoch = state.generations[-1][1][number][-1]
+        first_epoch = state.generations[-1].rows[number][-1]
         epochs[f"{label} ({number})" if label in epochs else label] = first_epoch + drawn / share
     return epochs
 

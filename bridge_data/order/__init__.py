@@ -14,7 +14,6 @@ The modules, each using only those above it:
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
     resharding    continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors
-    occurrences   the inverse: when a sample comes
 
 Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are
 permuted together, usually one. A *window* is the samples that a lane reads shuffled together. A *draw* is one sample

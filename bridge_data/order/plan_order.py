@@ -100,7 +100,7 @@ class PlanOrder:
             self._check_ends()
         self.source_ids = _unique([source.fingerprint for source in plan.sources])
         """What states and restore keys call the sources: their fingerprints, unique by `#1`, `#2`."""
-        self._rows_made: dict[tuple[int, ...], Row] = {}
+        self._rows_made: dict[tuple[int, Geometry], Row] = {}
         self._sample_blend = self._by_rule(self._phases, range(len(self.sizes)))
 
     def _by_rule(self, phases: Sequence[Phase], numbers: Sequence[int]) -> SampleBlend | None:
@@ -157,12 +157,12 @@ class PlanOrder:
     def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
         """The geometries of all sources for `num_lanes` lanes, their rows starting with `first_epochs`."""
         if self.shuffle is None:
-            return num_lanes, [[0]]
-        geometry = []
+            return Generation(num_lanes, [[0]])
+        rows = []
         for source, first_epoch in zip(self._plan.sources, first_epochs, strict=True):
             chosen = self.shuffle.geometry(source, num_lanes)
-            geometry.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
-        return num_lanes, geometry
+            rows.append([chosen.chunk_size, chosen.block_size, chosen.window_size, first_epoch])
+        return Generation(num_lanes, rows)
 
     def cursor(self, lane: int, state: LoaderState) -> Cursor:
         """A cursor at the start of a lane, under the current generation of `state`."""
@@ -174,7 +174,7 @@ class PlanOrder:
         """The samples that each lane of a generation draws until the data end, after a reshard with that of the state.
         None if they do not end; where counting takes long, as of over a million chunks; or where lanes get
         micro-batches in turn."""
-        num_lanes, num_given = generation[0], [] if resharded is None else resharded.num_given
+        num_lanes, num_given = generation.num_lanes, [] if resharded is None else resharded.num_given
         found = np.zeros(num_lanes, dtype=np.int64)
         if self.shuffle is None:
             if resharded is None or not num_given:
@@ -281,20 +281,18 @@ class PlanOrder:
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
-        num_lanes, [[first_batch]] = generation
-        return OrderedRow(sum(self.sizes), num_lanes, self._batch_size, first_batch)
+        return OrderedRow(sum(self.sizes), generation.num_lanes, self._batch_size, generation.first_batch)
 
     def rows(self, generation: Generation, sources: Sequence[int] | None = None) -> list[Row]:
         """The rows of a generation, of all sources or of those numbered `sources`."""
         assert self.shuffle is not None
-        num_lanes, geometry = generation
-        rows = []
-        for number, numbers in zip(range(len(geometry)) if sources is None else sources, geometry, strict=True):
-            name = number, num_lanes, *numbers
+        geometries, rows = generation.geometries, []
+        for number, geometry in zip(range(len(geometries)) if sources is None else sources, geometries, strict=True):
+            name = number, geometry
             if name not in self._rows_made:
                 self._rows_made[name] = Row(
                     counts_of(self._plan.sources[number].records),
-                    Geometry(num_lanes, *numbers),
+                    geometry,
                     key64(self._seed, self.source_keys[number]),
                     epochs_per_shuffle=self._together[number],
                     num_epochs=self._num_epochs(number),

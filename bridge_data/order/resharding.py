@@ -67,7 +67,7 @@ def migrate(
             f"the saved state has read from {', '.join(gone)}, which this plan lacks or has changed. Data sets can be "
             "added to a run; to stop drawing from one, keep it with weight 0."
         )
-    if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
+    if state.is_ordered and state.fingerprint != fingerprint:
         raise StateError(
             "a validation in progress cannot continue with other data or another batch size; start it again"
         )
@@ -81,10 +81,10 @@ def migrate(
         return dataclasses.replace(state, fingerprint=fingerprint)
     generations = []
     for num_lanes, geometry in state.generations:
-        merged = new_generation(num_lanes, [0] * len(new))[1]
+        merged = new_generation(num_lanes, [0] * len(new)).rows
         for number, of_source in zip(numbers, geometry, strict=True):
             merged[number] = of_source
-        generations.append((num_lanes, merged))
+        generations.append(Generation(num_lanes, merged))
     lanes = {
         lane: _renumbered(lane_state, make_cursor(lane), numbers) if has_started(lane_state) else lane_state
         for lane, lane_state in state.lanes.items()
@@ -140,7 +140,7 @@ def reshard_shuffled(
     if blend is not None:
         states = [lane["blend"] for lane in old.states]
         for lane, new in assigned.items():
-            new["blend"] = blend.resharded(states, lane, generation[0])
+            new["blend"] = blend.resharded(states, lane, generation.num_lanes)
     used, given = {len(state.generations)}, []
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)
@@ -156,7 +156,7 @@ def reshard_shuffled(
             entries = [entry for lane, own in enumerate(entries) for entry in (*before.get(lane, ()), own)]
             used |= {entry[0] for of_lane in before.values() for entry in of_lane if is_slice(entry)}
         given.append(sum(map(entry_size, entries)))
-        for lane, share in assign(entries, generation[0], lanes).items():
+        for lane, share in assign(entries, generation.num_lanes, lanes).items():
             if share:
                 assigned[lane].setdefault("inbox", {})[str(source)] = share
     return _without_unused_generations(old.new_state(assigned, generation, given), used)
@@ -188,7 +188,7 @@ def reshard_ordered(
     }
     used = {len(state.generations), *(entry[0] for entry in left if is_slice(entry))}
     given = sum(map(entry_size, left))
-    return _without_unused_generations(old.new_state(assigned, (num_lanes, [[first_batch]]), [given]), used)
+    return _without_unused_generations(old.new_state(assigned, Generation(num_lanes, [[first_batch]]), [given]), used)
 
 
 def assign(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
@@ -303,7 +303,7 @@ class _OldLanes:
     def new_state(self, lanes: dict[int, LaneState], generation: Generation, given: Sequence[int]) -> LoaderState:
         """The state with the new `lanes`, of all of which the inboxes have `given` samples of each source. Partly
         emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
-        num_lanes, number = generation[0], self.next_number
+        num_lanes, number = generation.num_lanes, self.next_number
         for lane, new in lanes.items():
             new["micro_batches"] = -(-max(0, number - lane) // num_lanes)
         whole: dict[int, Pending[list[int], list[list[int]]]] = collections.defaultdict(Pending)

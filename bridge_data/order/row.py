@@ -26,12 +26,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.data.blocks import READ_BYTES, piece, piece_of
+from bridge_data.data.records import READ_BYTES
 from bridge_data.order.random_draws import Permutation, key64
 
 MIN_CHUNKS_PER_LANE = 16
@@ -77,6 +77,20 @@ _MAX_TABLE = 1 << 22
 """Maximum number of chunks for which a temporary table of lengths is made."""
 
 Ints = NDArray[np.int64]
+
+N = TypeVar("N", int, Ints)
+
+
+def piece(number: N, count: N, num_pieces: N) -> tuple[N, N]:
+    """(first position, length) of piece `number`, where `count` samples are cut into `num_pieces` as equal as possible;
+    of arrays, of each."""
+    begin = number * count // num_pieces
+    return begin, (number + 1) * count // num_pieces - begin
+
+
+def piece_of(position: N, count: N, num_pieces: N) -> N:
+    """The number of the piece in which a position is; of arrays, of each."""
+    return ((position + 1) * num_pieces - 1) // count
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
 from bridge_data.order.cursor import CursorState
+from bridge_data.order.row import Geometry
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from bridge_data.topology import WorkerConfig
 
@@ -49,9 +50,23 @@ class LaneState(CursorState, total=False):
     """What features keep in it, by their names: see `order.extras`."""
 
 
-Generation: TypeAlias = tuple[int, list[list[int]]]
-"""(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
-micro-batch]]). Every reshard starts a new generation."""
+class Generation(NamedTuple):
+    """One way of cutting and assigning the data: every reshard starts a new one."""
+
+    num_lanes: int
+    rows: list[list[int]]
+    """Plain numbers, which states keep: of each source those of its `geometries`, without the lanes; of the validation
+    order, which has one row for all sources, the `first_batch`."""
+
+    @property
+    def geometries(self) -> list[Geometry]:
+        """Of a training order: that of each source."""
+        return [Geometry(self.num_lanes, *numbers) for numbers in self.rows]
+
+    @property
+    def first_batch(self) -> int:
+        """Of a validation order: the micro-batch with which its row begins."""
+        return self.rows[0][0]
 
 
 Differences: TypeAlias = Iterable[tuple[str, str]]
@@ -107,7 +122,7 @@ class LoaderState:
     @property
     def num_lanes(self) -> int:
         """The number of lanes of the whole job."""
-        return self.generations[-1][0]
+        return self.generations[-1].num_lanes
 
     @property
     def has_extras(self) -> bool:
@@ -157,7 +172,12 @@ class LoaderState:
     def is_finite(self) -> bool:
         """Whether the data of the run comes to an end."""
         run = self.fingerprint
-        return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
+        return self.is_ordered or run.get("repeat") is False or run.get("max_micro_batches") is not None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the samples come in the validation order."""
+        return bool(self.fingerprint.get("order") == "ordered")
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
@@ -271,7 +291,7 @@ _ALWAYS_SAVED = frozenset({"fingerprint", "generations", "micro_batch_index", "l
 _AS_PLAIN_DATA = {
     "generations": _PlainData(
         lambda generations: [list(one) for one in generations],
-        lambda saved: [(num_lanes, geometry) for num_lanes, geometry in saved],
+        lambda saved: [Generation(*one) for one in saved],
     ),
     "lanes": _PlainData(
         lambda lanes: {str(lane): state for lane, state in lanes.items()},

@@ -6,7 +6,6 @@
     blending            the blend as a tree and as a flat list of sources; data that several branches read
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
     folder_contents     the kinds of data files in a folder, and why several are refused
-    part_names          names of parts that mean the same: `JPG`, `jpeg`, `jpg`
     dataset_yaml        how samples are built: classes, field maps, `factories` of user code
     in_memory           samples that are passed as objects
     auxiliary           `aux:`, the data that cookers may read besides the sample

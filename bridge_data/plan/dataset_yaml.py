@@ -178,7 +178,7 @@ def read_field_map(field_map: Node, sample_class: SampleClass, columns: Sequence
 
 
 def needed_parts(field_map: Mapping[str, FieldAccess]) -> frozenset[str]:
-    """The names of the parts that fill the fields, also of those that mean the same; see `part_names`."""
+    """The names of the parts that fill the fields, also of those that mean the same."""
     return frozenset[str]().union(*(access.names for access in field_map.values()))
 
 

@@ -7,6 +7,7 @@ none: with this folder deleted, it works on. What it needs of a feature is the p
     Store          the objects of a URL scheme                                      storage/store.py
     StateExtra     what a feature does in lanes, and keeps in states                order/extras.py
     Maker          from references to samples: a `MakerWrapper` goes around it      lanes/{maker,maker_wrappers}.py
+    Announcer      what a lane will read, told to a store in time                   lanes/reading.py
     PackSource     which samples share a pack                                       lanes/{lane,pack_source}.py
     RecordSource   records of another form, of which samples are made               prepare/record_source.py
     LanePool       the processes that run the lanes of a rank                       loader/lane_pool.py
@@ -61,11 +62,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "features": {
         "flac": "bridge_data.plugins.flac.whole_flac:read_flac",
         "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
+        "compressed_tars": "bridge_data.plugins.compressed.gzip_tar:GzipTar",
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
         "check_run": "bridge_data.plugins.doctor.checked_run:check_run",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "definition_guess": "bridge_data.plugins.convert.column_guess:guess_of_samples",
+        "gathering": "bridge_data.plugins.gathering.gathering_loader:GatheringLoader",
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "json_columns": "bridge_data.plugins.where.storing_columns:store_json_columns",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
@@ -74,6 +77,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "memo": "bridge_data.plugins.caches.memo:memoized",
         "plan_sheet": "bridge_data.plugins.view.charts:write_plan",
         "profile": "bridge_data.plugins.profile.profile:profile",
+        "read_ahead": "bridge_data.plugins.stores.read_ahead:ReadAhead",
         "run_records": "bridge_data.plugins.ledger.ledger_files:RunLedger",
         "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",

@@ -2,6 +2,7 @@
 
 tars                a folder of tars becomes a data set: scanned, split (`splits`), indexed (`sqlite_index`)
 tar_scan            which samples a tar holds, and whether it is damaged
+index_writing       our index: the samples of each shard
 scan_results        what is known about each shard; `shard_work`, work over shards that can be resumed
 executors           who does the work: this process, forked ones, or the executor of a plug-in
 shard_writer        samples from Python become shards, encoded by `part_encoding`; `parallel_writing`, by a function

@@ -16,14 +16,15 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from bridge_data import storage
-from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment, ShardEntry
+from bridge_data.data.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.data.metadata import tar_index_path
 from bridge_data.data.paged_file import DamagedIndexError
 from bridge_data.data.sample_offsets import encode_offsets
-from bridge_data.data.tar_files import GzipTar, is_gzip, seek_index_path
+from bridge_data.data.tar_files import FileTar, is_gzip, seek_index_path
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.options import check_integer
 from bridge_data.prepare.executors import Executor, Progress
+from bridge_data.prepare.index_writing import BridgeIndexWriter
 from bridge_data.prepare.shard_work import ShardFiles, ShardWork
 from bridge_data.prepare.tar_scan import ScanNotes, ShardScan, raise_faults, scan_tar
 from bridge_data.storage import Location
@@ -301,7 +302,7 @@ def scan_shard(root: Location, name: str, *, digest: bool = False) -> ShardScan:
     path = root / name
     with writing(path.parent):
         write_tar_index(path, scan.offsets)
-        if isinstance(scan.tar, GzipTar):
+        if not isinstance(scan.tar, FileTar):
             with replacing(seek_index_path(str(path)), durable=False) as temporary:
                 scan.tar.export_index(temporary)
     return scan

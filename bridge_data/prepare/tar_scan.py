@@ -13,20 +13,21 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bridge_data import storage
-from bridge_data.data.index_file import Part, build_segment, is_meta_member, split_name
+from bridge_data.data.index_file import Part, is_meta_member, split_name
 from bridge_data.data.tar_files import (
     FILE,
     FOLDER,
     LINKS,
+    CompressedTar,
     Fields,
     FileTar,
-    GzipTar,
     head_checksum,
     is_gzip,
     open_tar,
     walk_runs,
 )
 from bridge_data.errors import DatasetError
+from bridge_data.prepare.index_writing import build_segment
 from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
@@ -102,7 +103,7 @@ class ShardScan:
     segment: bytes
     head: int
     offsets: "array.array[int]"
-    tar: FileTar | GzipTar
+    tar: FileTar | CompressedTar
     notes: ScanNotes = dataclasses.field(default_factory=ScanNotes)
 
 
@@ -197,7 +198,7 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
 
     samples = TarSamples(report)
     tar = open_tar(file)
-    if isinstance(tar, GzipTar):
+    if not isinstance(tar, FileTar):
         tar.index()
     end = 0
     for run in walk_runs(tar, 0, tar.end, file=file):
@@ -250,7 +251,7 @@ def raise_faults(errors: Sequence[str], num_shards: int) -> None:
         )
 
 
-def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = "") -> None:
+def check_end_mark(tar: FileTar | CompressedTar, end: int, *, file: str, after: str = "") -> None:
     """Ensure that the end mark of a tar is at `end`, where its members end; `after` names the last one.
 
     Raises:

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from bridge_data import storage
-from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment
+from bridge_data.data.index_file import BridgeIndex, Segment
 from bridge_data.data.key_index import ReadOnlyDatabase, SharedKeys
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
@@ -55,6 +55,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.folder_contents import files_below, in_words, kinds_of, why_no_lines
 from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.index_writing import BridgeIndexWriter
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter

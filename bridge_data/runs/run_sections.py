@@ -26,10 +26,10 @@ from bridge_data.lanes.maker import Key, Maker, Unit
 from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.extras import LaneExtras, StateExtra, extras_between
-from bridge_data.order.occurrences import can_tell, draws_of
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.runs.occurrences import can_tell, draws_of
 from bridge_data.runs.training_run import OrderTaskEncoder
 
 UnitRefs: TypeAlias = list[SampleRef]

@@ -1,5 +1,5 @@
 from bridge_data.cli.state_contents import lanes_of, sources_of
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import Generation, LoaderState
 from tests.loader.checkpoint.states import make_state
 
 
@@ -14,7 +14,7 @@ def test_sources_show_the_span_of_the_lanes_and_those_of_a_validation_no_chunks_
     assert (pages.weight, pages.chunk_size, pages.samples_taken, pages.epochs) == (0.75, 50, (0, 30), (0, 0))
     fingerprint = {"sources": [["aa", "photos/val"]], "weights": None, "order": "ordered"}
     lane = {"draws": 8, "cursors": {}, "inbox": {"0": [[0, 1, 0, 0, 8, 0, 12]]}, "micro_batches": 2}
-    state = LoaderState(fingerprint, [(4, [[0]]), (2, [[8]])], 4, {0: lane, 1: {}})
+    state = LoaderState(fingerprint, [Generation(4, [[0]]), Generation(2, [[8]])], 4, {0: lane, 1: {}})
     assert [lane.inbox for lane in lanes_of(state)] == [12, 0]
     (source,) = sources_of(state)
     assert (source.weight, source.chunk_size, source.samples_taken, source.inbox) == (None, None, None, 0)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bridge_data.data import RecordReader, Records, Subset, open_shards
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
-from bridge_data.data.index_file import BridgeIndexWriter, build_segment
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import counts_of
 from bridge_data.order.row import ChunkTable
 from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
+from bridge_data.prepare.index_writing import BridgeIndexWriter, build_segment
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.data.reads import Reads, record_reads
 from tests.plugins.where.test_choosing import Clause

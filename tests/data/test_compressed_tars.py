@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.data import ShardReader, open_shards, shard_set, tar_files
-from bridge_data.data.tar_files import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
+from bridge_data.data import ShardReader, open_shards, shard_set
+from bridge_data.data.tar_files import SMALL_STEP_BYTES, FileTar, MemoryTar, seek_index_path
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.compressed import gzip_tar
+from bridge_data.plugins.compressed.gzip_tar import GzipTar
 from bridge_data.prepare.tars import find_shards
 from tests.data.reads import record_reads
 from tests.data.tars import prepare_by_ratio, set_split, write_shards, write_tar
@@ -76,7 +78,7 @@ def test_compressed_shards_are_read_like_others(tmp_path: Path, suffix: str, los
 def test_points_are_used_and_their_absence_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
+    monkeypatch.setattr(gzip_tar, "SPACING_BYTES", 1 << 16)
     monkeypatch.setattr(shard_set, "MAX_TABLE_BYTES", 1)
     noise, points = random.Random(1).randbytes(640_000), seek_index_path(tmp_path / "a.tgz")
     tar = write_tar(tmp_path / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
@@ -99,8 +101,8 @@ def test_points_are_used_and_their_absence_is_told_once(
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the compressed shards that are opened from now on."""
     names: list[str] = []
-    open_tar = tar_files._opened
-    monkeypatch.setattr(tar_files, "_opened", lambda path: names.append(Path(path).name) or open_tar(path))
+    open_tar = gzip_tar._opened
+    monkeypatch.setattr(gzip_tar, "_opened", lambda path: names.append(Path(path).name) or open_tar(path))
     return names
 
 

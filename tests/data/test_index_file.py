@@ -11,20 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data import storage
-from bridge_data.data import index_file
-from bridge_data.data.index_file import (
-    BridgeIndex,
-    BridgeIndexWriter,
-    Part,
-    Segment,
-    build_segment,
-    directory_size,
-)
+from bridge_data.data.index_file import BridgeIndex, Part, Segment, directory_size
 from bridge_data.data.paged_file import (
     HEADER_BYTES,
     DamagedIndexError,
 )
 from bridge_data.errors import DatasetError
+from bridge_data.prepare import index_writing
+from bridge_data.prepare.index_writing import BridgeIndexWriter, build_segment
 
 
 def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,7 +55,7 @@ SAMPLES = st.lists(
 
 def built(samples: list[tuple[str, list[Part]]], offsets: list[int], digests: list[int] | None = None) -> bytes:
     ends = list(itertools.accumulate(len(parts) for _, parts in samples))
-    with mock.patch.object(index_file, "PAGE_SAMPLES", 3):
+    with mock.patch.object(index_writing, "PAGE_SAMPLES", 3):
         return build_segment(
             [key for key, _ in samples], offsets, ends, [part for _, parts in samples for part in parts], digests
         )

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES, BlockBudget, BlockCache, ChunkCut
-from bridge_data.data.records import verified
+from bridge_data.data.blocks import OVERHEAD_BYTES, BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.records import READ_BYTES, verified
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plugins.tables import arrow_table, parquet_table, table_columns
 from bridge_data.plugins.tables.arrow_table import ArrowTable

@@ -1,4 +1,4 @@
-"""Ranks that find other versions of a list of forgotten samples, for `test_rank_states.py`: what each sees, as JSON.
+"""Ranks that find other versions of a list of forgotten samples, for `test_shared_states.py`: what each sees, as JSON.
 
 lists_job FOLDER
 """
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from bridge_data import StateError
 from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.withheld import FORGOTTEN_JSONL
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module

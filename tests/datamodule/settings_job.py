@@ -1,4 +1,4 @@
-"""Ranks that are started with different settings or data, for `test_rank_states.py`: what each sees, as JSON.
+"""Ranks that are started with different settings or data, for `test_shared_states.py`: what each sees, as JSON.
 
 settings_job FOLDER
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from bridge_data import StateError
-from bridge_data.loader.rank_states import check_agreement
+from bridge_data.datamodule.shared_states import check_agreement
 from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import make_module
 

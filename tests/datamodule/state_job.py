@@ -1,4 +1,4 @@
-"""Four ranks that save, and are restored from what they saved, for `test_rank_states.py`: what each sees, as JSON.
+"""Four ranks that save, and are restored from what they saved, for `test_shared_states.py`: what each sees, as JSON.
 
 state_job FOLDER DATA
 """

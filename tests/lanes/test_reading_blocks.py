@@ -6,12 +6,11 @@ from typing import Any, cast
 import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
-from bridge_data.data.blocks import ChunkCut, RunCut
-from bridge_data.data.tar_files import GzipTar
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.reading import plan_blocks, plan_runs
+from bridge_data.lanes.reading import ChunkCut, RunCut, plan_blocks, plan_runs
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
+from bridge_data.plugins.compressed.gzip_tar import GzipTar
 from bridge_data.plugins.tables.table_columns import block_bytes
 from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio

@@ -15,7 +15,7 @@ from bridge_data import (
     SkipSample,
     get_loader,
 )
-from bridge_data.lanes.survival import Survival, skips_of_empty
+from bridge_data.lanes.sample_feed import Survival, skips_of_empty
 from bridge_data.order import Cursor, Geometry, Row
 from tests.prepared import encoder_with, train_dataset, write_blend, write_texts
 

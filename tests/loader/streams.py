@@ -11,7 +11,7 @@ import torch
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.maker_wrappers import MakerWrapper
 from bridge_data.order import SampleRef
-from bridge_data.order.state import LoaderState, parse_state
+from bridge_data.order.state import Generation, LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
 
@@ -108,7 +108,7 @@ class Streams:
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         lanes: dict[int, dict[str, Any]] = {lane: {} for lane in self.worker_config.lanes}
-        return LoaderState(FINGERPRINT, [(num_lanes or self.worker_config.num_lanes, GEOMETRY)], 0, lanes)
+        return LoaderState(FINGERPRINT, [Generation(num_lanes or self.worker_config.num_lanes, GEOMETRY)], 0, lanes)
 
     def describe(self, ref: SampleRef) -> str:
         return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"

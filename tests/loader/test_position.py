@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.loader.loader import Position
-from bridge_data.order.state import LaneState, LoaderState, Resharded, merge_states
+from bridge_data.order.state import Generation, LaneState, LoaderState, Resharded, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
 
@@ -43,7 +43,7 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
     expected = [(lane, number) for number in range(6) for lane in range(12) if number < lengths[lane]]
     served: list[tuple[int, int]] = []
     state = LoaderState(
-        FINGERPRINT | {"repeat": False}, [(12, GEOMETRY)], 0, {lane: {} for lane in range(12)}
+        FINGERPRINT | {"repeat": False}, [Generation(12, GEOMETRY)], 0, {lane: {} for lane in range(12)}
     ).to_dict()
     for world_size, steps in [*chain, (chain[0][0], 1_000)]:
         configs = [config(0, 12, rank, world_size) for rank in range(world_size)]
@@ -62,7 +62,7 @@ def test_a_turn_changes_its_lane_and_the_index_and_hands_on_all_else() -> None:
     lanes = {0: state_after(2), 2: state_after(2)}
     skips = StepSkips.of([SkippedRange(20, 24)])
     before = LoaderState(
-        FINGERPRINT, [(4, GEOMETRY)], 8, lanes, drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1},
+        FINGERPRINT, [Generation(4, GEOMETRY)], 8, lanes, drawn_before=5, epoch_batches=3, ended=True, extras={"a": 1},
         repetition=2, skips=skips, resharded=Resharded(4, [1]),
     )  # fmt: skip
     assert all(getattr(before, field.name) for field in dataclasses.fields(before))

@@ -9,7 +9,7 @@ import torch
 
 from bridge_data.errors import StateError
 from bridge_data.loader.rank_states import rank_names
-from bridge_data.order.state import LoaderState, Resharded, merge, merge_states
+from bridge_data.order.state import Generation, LoaderState, Resharded, merge, merge_states
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 
 FINGERPRINT = {
@@ -24,7 +24,7 @@ FINGERPRINT = {
 def state(*lanes: int, slot: int = 8, num_lanes: int = 4) -> LoaderState:
     made = slot // num_lanes
     cursors = {lane: {"draws": lane, "cursors": {"0": [1, 0, lane, lane]}, "micro_batches": made} for lane in lanes}
-    return LoaderState(dict(FINGERPRINT), [(num_lanes, [[100, 8, 32, 0], [50, 8, 32, 0]])], slot, cursors)
+    return LoaderState(dict(FINGERPRINT), [Generation(num_lanes, [[100, 8, 32, 0], [50, 8, 32, 0]])], slot, cursors)
 
 
 def test_a_state_survives_json_and_weights_only_loading(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
         for part in parts:
             part.fingerprint |= finite
             if "order" in finite:
-                part.generations = [(4, [[0]])]
+                part.generations = [Generation(4, [[0]])]
         assert merge_states([part.to_dict() for part in parts])["micro_batch_index"] == 8
         parts[1].lanes[3] = parts[1].lanes[3] | {"micro_batches": 4}
         with pytest.raises(StateError, match="state number 1 has handed out 6 micro-batches, state number 0 4"):

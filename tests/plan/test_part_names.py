@@ -10,7 +10,7 @@ from PIL import Image
 from bridge_data import get_loader
 from bridge_data.data.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.energon import CaptioningWebdataset, get_savable_loader
-from bridge_data.plan.part_names import alike, other_names
+from bridge_data.plan.source import alike, other_names
 from tests.cli.runner import run_command
 from tests.data.tars import write_tar
 from tests.prepared import train_dataset, val_dataset

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from bridge_data.data import ShardReader, open_shards
-from bridge_data.data.index_file import Segment, build_segment
+from bridge_data.data.index_file import Segment
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plugins.media.media import prepare_media
 from bridge_data.plugins.media.media_rule import MediaRule
+from bridge_data.prepare.index_writing import build_segment
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
 from bridge_data.prepare.tars import PrepareConfig, refresh_index, write_indexes
 from bridge_data.task.stores.part_reader import PartReader

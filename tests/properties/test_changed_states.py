@@ -14,7 +14,7 @@ import torch
 from bridge_data import EnergonMultiModalDataModule, LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import read_checkpoint
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.order.state import merge_states, with_checksums
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder

@@ -30,7 +30,7 @@ import torch
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, StateError, listed
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.rank_states import by_first_rank, described, gather_objects, rank_names
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state

@@ -20,7 +20,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     read_bytes,
     with_state,
 )
-from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
+from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.options import MAX_RANKS
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.checkpoints.state_differences import differences

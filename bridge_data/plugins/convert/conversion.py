@@ -21,8 +21,7 @@ from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_choice
-from bridge_data.plan.part_names import first_pair
-from bridge_data.plan.source import FieldAccess
+from bridge_data.plan.source import FieldAccess, first_pair
 from bridge_data.plugins.convert.clearing import make_way
 from bridge_data.plugins.convert.column_guess import Definition
 from bridge_data.plugins.convert.media_files import check_part, upright_image, without_byte_order_mark

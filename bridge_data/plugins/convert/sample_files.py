@@ -21,7 +21,7 @@ from bridge_data import storage
 from bridge_data.data.index_file import Part, is_meta_member, split_name
 from bridge_data.data.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
+from bridge_data.data.tar_files import FOLDER, LINKS, CompressedTar, FileTar, is_gzip, open_compressed, open_tar, walk
 from bridge_data.data.withheld import ShardStamp, StoredFiles, withheld_in
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.decode.media_kinds import kind_of_name
@@ -325,7 +325,7 @@ class TarCollection(SampleFiles):
         others = []
         storage.close_file(path)  # the file may have been replaced
         tar = open_tar(str(path))
-        self.is_scattered &= not isinstance(tar, GzipTar)
+        self.is_scattered &= isinstance(tar, FileTar)
         end, last = 0, ""
         for member in walk(tar, 0, tar.end, file=str(path)):
             end, last = member.next_offset, member.name
@@ -425,9 +425,9 @@ def open_tars(path: Path, config: SourceConfig) -> RecordSource:
 
 
 @functools.lru_cache(maxsize=1)
-def _unpacking(path: str, version: storage.Version, process: int) -> GzipTar:
+def _unpacking(path: str, version: storage.Version, process: int) -> CompressedTar:
     """The compressed tar that was read last, reopened in each process: forked ones would share its position."""
-    return GzipTar(path)
+    return open_compressed(path)
 
 
 def _definition(folder: Path) -> tuple[str, dict[str, str]] | None:

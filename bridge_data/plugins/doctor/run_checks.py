@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from bridge_data.check.differences import first_difference
 from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
 from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
@@ -46,7 +47,6 @@ from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
 from bridge_data.runs.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
-from bridge_data.samples.differences import first_difference
 from bridge_data.storage import is_remote
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers

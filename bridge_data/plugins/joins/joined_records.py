@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bridge_data.data.blocks import READ_BYTES
 from bridge_data.data.records import (
+    READ_BYTES,
     ByteRange,
     Contents,
     Derivation,

@@ -16,12 +16,13 @@ import hashlib
 import itertools
 import math
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from bridge_data.data import Records
-from bridge_data.data.paged_file import PageWriter, begin_index, finish_index
+from bridge_data.data.paged_file import begin_index, finish_index
 from bridge_data.data.prepared import tars_of
 from bridge_data.data.records import count_samples, counts_of, names_of, place_of, shard_at, split_part_of
 from bridge_data.data.sample_keys import fix_repeated_keys, join_problem, keys_of
@@ -317,3 +318,34 @@ def _told(records: Records, index: int) -> str:
     shard, place = names_of(records)[shard_at(records, index)], place_of(records, index)
     is_found = tars_of(records) is not None or place == f"{shard}/{key}"
     return f"{shard}/{key}" + ("" if is_found else f" (row {place.removeprefix(f'{shard}/')})")
+
+
+class PageWriter:
+    """Appends data to an index file in pages of `page_bytes`, and keeps their checksums."""
+
+    def __init__(self, file: BinaryIO, page_bytes: int) -> None:
+        self._file, self._page_bytes = file, page_bytes
+        self._checksum = self._filled = 0
+        self._checksums: list[int] = []
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        rest = data.cast("B") if data.nbytes else memoryview(b"")
+        while rest:
+            piece = rest[: self._page_bytes - self._filled]
+            rest = rest[len(piece) :]
+            self._checksum = zlib.crc32(piece, self._checksum)
+            self._filled += len(piece)
+            if self._filled == self._page_bytes:
+                self._end_page()
+
+    def finish(self) -> list[int]:
+        """The CRC-32 of each page; the last one may be shorter."""
+        if self._filled:
+            self._end_page()
+        return self._checksums
+
+    def _end_page(self) -> None:
+        self._checksums.append(self._checksum)
+        self._checksum = self._filled = 0

@@ -22,7 +22,7 @@ from bridge_data import storage
 from bridge_data.data.index_file import BridgeIndex, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.tar_files import FileTar, GzipTar, open_tar, walk
+from bridge_data.data.tar_files import CompressedTar, FileTar, open_tar, walk
 from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_metadata import MediaMetadata
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -171,7 +171,7 @@ def _look_at_shard(
     look, (shard,) = _Look(shards), shards
     path = str(root / shard.name)
     tar = open_tar(path)
-    read = tar.read_exactly if isinstance(tar, GzipTar) else functools.partial(storage.read, path)
+    read = tar.read_exactly if not isinstance(tar, FileTar) else functools.partial(storage.read, path)
     for key, offset, num_bytes in _members(_index(root, limits, index_mtime_ns), tar, path, shard):
         if rule.may_be_media(key):
             look.add(rule, key, storage.RangeFile(read, offset, num_bytes))
@@ -185,7 +185,7 @@ def _index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex | None:
 
 
 def _members(
-    index: BridgeIndex | None, tar: FileTar | GzipTar, path: str, shard: SeenFile
+    index: BridgeIndex | None, tar: FileTar | CompressedTar, path: str, shard: SeenFile
 ) -> Iterator[tuple[str, int, int]]:
     """(name, offset, size) of the parts of the samples in a shard: by our index, if the shard has not changed."""
     entry = None if index is None else index.entries[shard.name]

@@ -1,1 +1,1 @@
-"""Metrics for TensorBoard and Prometheus, and a callback that writes them to the loggers of a Lightning trainer."""
+"""Where metrics are written: JSON lines, logs, TensorBoard, Prometheus, and the loggers of a Lightning trainer."""

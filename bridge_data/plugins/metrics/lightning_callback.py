@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from bridge_data.errors import ConfigError
-from bridge_data.loader.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
+from bridge_data.plugins.metrics.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
 
 
 class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import importing
-from bridge_data.loader.metric_sinks import APPENDED, MeasuredLoader, MetricsReport
+from bridge_data.plugins.metrics.metric_sinks import APPENDED, MeasuredLoader, MetricsReport
 from bridge_data.storage.locations import output_on_disk
 
 if TYPE_CHECKING:

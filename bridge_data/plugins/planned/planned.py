@@ -633,7 +633,7 @@ def resharded(state: LoaderState, num_lanes: int, lanes: Collection[int], packs:
         assigned[lane] = {"draws": 0, "cursors": {}, "micro_batches": place, "pack_source": kept}
     return dataclasses.replace(
         state,
-        generations=[(num_lanes, state.generations[-1][1])],
+        generations=[state.generations[-1]._replace(num_lanes=num_lanes)],
         micro_batch_index=number,
         lanes=assigned,
     )

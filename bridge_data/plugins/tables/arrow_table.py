@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
 from bridge_data.counts import COUNTS
-from bridge_data.data.blocks import READ_BYTES
+from bridge_data.data.records import READ_BYTES
 from bridge_data.errors import DatasetError
 from bridge_data.plugins.tables.table_columns import (
     DECODED,

@@ -28,7 +28,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
-from bridge_data.data.blocks import OVERHEAD_BYTES, READ_BYTES
+from bridge_data.data.blocks import OVERHEAD_BYTES
+from bridge_data.data.records import READ_BYTES
 from bridge_data.decode.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.extensions import needed_package

@@ -13,13 +13,14 @@ import logging
 import time
 from pathlib import Path
 
-from bridge_data.data.index_file import UNKNOWN, BridgeIndex, BridgeIndexWriter, build_segment
+from bridge_data.data.index_file import UNKNOWN, BridgeIndex
 from bridge_data.data.key_index import ReadOnlyDatabase
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
 from bridge_data.data.sample_offsets import read_offsets
 from bridge_data.data.tar_files import is_gzip
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.plugins.unindexed.raw_tars import alone, digest
+from bridge_data.prepare.index_writing import BridgeIndexWriter, build_segment
 from bridge_data.storage.atomic import replacing
 from bridge_data.storage.copies import cache_folder
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from bridge_data import storage
 from bridge_data.data import ShardSet
-from bridge_data.data.index_file import BridgeIndex, BridgeIndexWriter, Segment
+from bridge_data.data.index_file import BridgeIndex, Segment
 from bridge_data.data.metadata import META_FOLDER, expand_path, is_unfinished
 from bridge_data.data.paged_file import DamagedIndexError
 from bridge_data.data.tar_files import GZIP_SUFFIXES
@@ -30,6 +30,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import Source
+from bridge_data.prepare.index_writing import BridgeIndexWriter
 from bridge_data.prepare.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
 from bridge_data.storage.copies import CACHE_VARIABLE, cache_folder

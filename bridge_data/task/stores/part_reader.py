@@ -15,7 +15,7 @@ from bridge_data.data.index_file import split_name
 from bridge_data.data.key_index import KeyIndex, StoredPart
 from bridge_data.data.metadata import split_shard, without_shard
 from bridge_data.data.prepared import withheld_keys
-from bridge_data.data.tar_files import BLOCK, MemoryTar, is_gzip, read_member
+from bridge_data.data.tar_files import TAR_UNIT, MemoryTar, is_gzip, read_member
 from bridge_data.data.withheld import digest_of_keys
 from bridge_data.errors import DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
 
@@ -102,16 +102,16 @@ class PartReader:
             return self.read_range(part, 0, part.num_bytes)
         if storage.is_remote(path) and part.offset + part.num_bytes > storage.size_bytes(path):
             raise self._misplaced(part)
-        before = min(BLOCK, part.offset)
+        before = min(TAR_UNIT, part.offset)
         data = self._reading(part)(part.offset - before, before + part.num_bytes)
-        self._check(part, data[:BLOCK])
+        self._check(part, data[:TAR_UNIT])
         return data[before:]
 
     def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
         """A range of the content of a part, fewer bytes at its end."""
         wanted = max(0, min(num_bytes, part.num_bytes - offset))
         if part not in self._checked:
-            self._check(part, self._reading(part)(part.offset - BLOCK, BLOCK) if part.offset >= BLOCK else b"")
+            self._check(part, self._reading(part)(part.offset - TAR_UNIT, TAR_UNIT) if part.offset >= TAR_UNIT else b"")
             if len(self._checked) >= MAX_CHECKED:
                 self._checked.clear()
             self._checked.add(part)
@@ -138,11 +138,11 @@ class PartReader:
         """Check that the member at the offset of `part`, whose last header this is, has its name and size."""
         path, wanted = self.index.shard_path(part.shard), (part.name, part.offset, part.num_bytes)
         for num_blocks in range(1, MAX_HEADER_BLOCKS + 1):
-            start = part.offset - num_blocks * BLOCK
+            start = part.offset - num_blocks * TAR_UNIT
             if start < 0:
                 break
             if num_blocks > 1:  # it has a long name, in an extended header before
-                header = self._reading(part)(start, num_blocks * BLOCK)
+                header = self._reading(part)(start, num_blocks * TAR_UNIT)
             with contextlib.suppress(DatasetError):
                 member = read_member(MemoryTar(header, start), start, file=path)
                 if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:

@@ -71,7 +71,8 @@ def save(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     from megatron.core import dist_checkpointing
 
     from bridge_data import StateError
-    from bridge_data.loader.checkpoint import save_rank_state, sharded_state
+    from bridge_data.datamodule.sharded_state import sharded_state
+    from bridge_data.loader.checkpoint import save_rank_state
 
     loader = make_loader(folder, rank, world_size)
     before = draw(loader, STEPS)
@@ -98,7 +99,8 @@ def save_replicas(folder: Path, rank: int, world_size: int) -> None:
     import torch.distributed as dist
     from megatron.core import dist_checkpointing
 
-    from bridge_data.loader.checkpoint import load_states, save_rank_state, sharded_state
+    from bridge_data.datamodule.sharded_state import sharded_state
+    from bridge_data.loader.checkpoint import load_states, save_rank_state
 
     groups = [dist.new_group([tensor_rank]) for tensor_rank in range(world_size)]
     state = load_states(folder / "files")
@@ -111,7 +113,8 @@ def save_replicas(folder: Path, rank: int, world_size: int) -> None:
 
 def load(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Load every form, and go on from one of them."""
-    from bridge_data.loader.checkpoint import load_sharded_state, load_states
+    from bridge_data.datamodule.sharded_state import load_sharded_state
+    from bridge_data.loader.checkpoint import load_states
 
     states = [load_sharded_state(folder / name) for name in ("sharded", "sharded-by-replicas")]
     states += [load_states(folder / name, step=STEPS) for name in ("files", "files-by-replicas")]
@@ -124,7 +127,7 @@ def load(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
 def refuse(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
     """What is said of folders that hold no sharded state, or a part of one."""
     from bridge_data import StateError
-    from bridge_data.loader.checkpoint import load_sharded_state
+    from bridge_data.datamodule.sharded_state import load_sharded_state
 
     for name, left_out in (("model-only", "train_dataloader"), ("half", "shard_1_")):
         shutil.copytree(folder / "sharded", folder / name)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import Generation, LoaderState
 
 FINGERPRINT = {
     "sources": [["aa", "photos/train"], ["bb", "pages/train"]],
@@ -28,7 +28,7 @@ def make_state(*lanes: int, step: int = 10, num_lanes: int = 8, **settings: Any)
         }
         for lane in lanes or range(num_lanes)
     }
-    generations = [(num_lanes, [[100, 8, 1024, 0], [50, 8, 1024, 0]])]
+    generations = [Generation(num_lanes, [[100, 8, 1024, 0], [50, 8, 1024, 0]])]
     return LoaderState(FINGERPRINT | settings, generations, step * num_lanes, of_lanes).to_dict()
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from bridge_data.datamodule.sharded_state import load_sharded_state, sharded_state
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint import load_sharded_state, load_states, read_checkpoint, sharded_state
-from bridge_data.loader.checkpoint.other_formats import write_lightning
+from bridge_data.loader.checkpoint import load_states, read_checkpoint
+from bridge_data.loader.checkpoint.lightning_file import write_lightning
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.runs.saved_files import read_states
 from tests.loader.checkpoint.gloo_ranks import MORE, STEPS, STEPS_OF_SOME

@@ -5,7 +5,7 @@ import pytest
 
 from bridge_data.errors import StateError
 from bridge_data.order.extras import with_data
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import Generation, LoaderState, merge_states
 from bridge_data.plugins.forget.forgotten import ForgottenSamples
 from bridge_data.plugins.forget.forgotten_lists import check_lists, lists_at, with_lists
 from bridge_data.plugins.forget.tombstones import counts_at
@@ -15,7 +15,7 @@ FINGERPRINT = {"sources": [["s", "a/train"]], "weights": None, "order": "shuffle
 
 def state(micro_batch_index: int, **extras: object) -> LoaderState:
     lane = {"draws": micro_batch_index, "cursors": {}, "micro_batches": micro_batch_index}
-    return LoaderState(FINGERPRINT, [(1, [[1, 1, 0, 0]])], micro_batch_index, {0: lane}, extras=extras)
+    return LoaderState(FINGERPRINT, [Generation(1, [[1, 1, 0, 0]])], micro_batch_index, {0: lane}, extras=extras)
 
 
 def used(saved: LoaderState, lists: Any) -> LoaderState:

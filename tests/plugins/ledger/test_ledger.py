@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
 from bridge_data.order.extras import LaneExtras, begun, resharded_extras
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plugins.ledger import ledger_sums
 from bridge_data.plugins.ledger.ledger import Ledger, ledger_line, sums_of
 from bridge_data.plugins.ledger.ledger_sums import LedgerSums
@@ -69,7 +69,7 @@ def state(micro_batches: list[int], **extras: object) -> LoaderState:
         lane: {"draws": 9, "cursors": {}, "micro_batches": number} if number else {}
         for lane, number in enumerate(micro_batches)
     }
-    generation = (len(micro_batches), [[4, 2, 0, 0]] * 3)
+    generation = Generation(len(micro_batches), [[4, 2, 0, 0]] * 3)
     return LoaderState(fingerprint, [generation], sum(micro_batches), lanes, extras=extras)
 
 

@@ -17,8 +17,8 @@ from bridge_data import (
 )
 from bridge_data.counts import COUNTS
 from bridge_data.loader.loader import SavableDataLoader
-from tests.loader.test_metric_sinks import loader as loader
-from tests.loader.test_metric_sinks import train
+from tests.plugins.metrics.test_metric_sinks import loader as loader
+from tests.plugins.metrics.test_metric_sinks import train
 
 
 @pytest.mark.processes

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
-from bridge_data.data.blocks import READ_BYTES
+from bridge_data.data.records import READ_BYTES
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Batching
 from bridge_data.order.plan_order import ShuffleSettings

@@ -9,11 +9,10 @@ import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
 from bridge_data.data.blocks import BlockBudget, ChunkCut
-from bridge_data.lanes import reading
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.reading import ReadAhead
 from bridge_data.order import SampleRef
-from bridge_data.plugins.stores import object_store, prefetching
+from bridge_data.plugins.stores import object_store, prefetching, read_ahead
+from bridge_data.plugins.stores.read_ahead import ReadAhead
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepared import write_texts
 
@@ -41,9 +40,9 @@ def write_far_apart(folder: Path, num_samples: int, monkeypatch: pytest.MonkeyPa
 def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     seen: Announced = []
     monkeypatch.setattr(storage, "prefetch", seen.extend)
-    monkeypatch.setattr(reading, "LOT_SAMPLES", 8)
-    monkeypatch.setattr(reading, "LEAD", 4)
-    monkeypatch.setattr(reading, "BURST_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 8)
+    monkeypatch.setattr(read_ahead, "LEAD", 4)
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", 0)
     monkeypatch.setattr(storage, "REQUEST_BYTES", 0)
     yield seen
 
@@ -98,9 +97,9 @@ def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Buc
 def test_no_more_is_announced_than_a_lane_has_room_for(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int
 ) -> None:
-    monkeypatch.setattr(reading, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
     monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
-    monkeypatch.setattr(reading, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
     indices = windows(640)
     counts = counts_after_draws(announced, indices, bucket, num_lanes)
     met = list(itertools.accumulate(index % BLOCK == 0 for index in indices))
@@ -150,7 +149,7 @@ def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_far_apart(bucket.folder / "a", 240, monkeypatch)
-    monkeypatch.setattr(reading, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
     ahead = prefetching.Prefetcher(object_store._range, max_bytes=64 * SAMPLE_BYTES)
     monkeypatch.setattr(object_store._known, "ahead", ahead)
     with faulty_proxy(s3_server) as proxy:

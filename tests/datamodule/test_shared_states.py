@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.loader.rank_states import distribute_state, gather_whole_state
-from bridge_data.order.state import LoaderState
+from bridge_data.datamodule.shared_states import distribute_state, gather_whole_state
+from bridge_data.order.state import Generation, LoaderState
 from tests.datamodule.jobs import in_order, run_ranks
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
@@ -103,7 +103,9 @@ def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_resta
 
 def test_states_of_ranks_that_are_not_there_cannot_be_exchanged() -> None:
     with pytest.raises(StateError, match=r"torch.distributed is not initialised.*merge_states"):
-        gather_whole_state(LoaderState({}, [(2, [])], 0, {}), WorkerConfig(rank=0, world_size=2, num_workers=0))
+        gather_whole_state(
+            LoaderState({}, [Generation(2, [])], 0, {}), WorkerConfig(rank=0, world_size=2, num_workers=0)
+        )
     with pytest.raises(StateError, match="was given a state"):
         distribute_state(None, WorkerConfig(rank=0, world_size=1, num_workers=0))
 

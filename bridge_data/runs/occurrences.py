@@ -17,11 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.data.blocks import piece_of
 from bridge_data.order.cursor import BEGINNING
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import Permutation, Schedule
-from bridge_data.order.row import Row
+from bridge_data.order.row import Row, piece_of
 from bridge_data.order.state import LoaderState
 
 _MAX_TOGETHER = 64

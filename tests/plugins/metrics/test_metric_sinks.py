@@ -20,8 +20,8 @@ from bridge_data import (
     get_train_dataset,
 )
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.loader.metric_sinks import MetricsReport, line_of
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample
+from bridge_data.plugins.metrics.metric_sinks import MetricsReport, line_of
 from tests.datamodule.conftest import path as path
 from tests.datamodule.parts import make_module
 

@@ -15,13 +15,12 @@ from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.lanes.datasets import samples_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.maker import Batching
 from bridge_data.options import check_flag, check_integer, check_number
-from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.plan import Plan
 from bridge_data.running_hook import active_hook
-from bridge_data.task import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder, hook_of, is_overridden
+from bridge_data.task import AugmentTaskEncoder, TaskEncoder, hook_of, is_overridden
 from bridge_data.task.hooks import Hooks, may_yield
 from bridge_data.task.task_encoder import declared, stateless
 from bridge_data.topology import WorkerConfig
@@ -31,19 +30,6 @@ _TOLERANCE = 100
 
 _MAX_DENOMINATOR = 10**6
 """Maximum denominator of the fraction that the float `repeats` stands for."""
-
-
-def samples_of(plan: Plan, worker_config: WorkerConfig | None = None) -> LaneDataset:
-    """The single samples of a plan: in the order of the data, or endlessly shuffled if it is for training; by the
-    worker config of the plan, else by the one given, else in this process."""
-    shuffle = None if plan.weights is None else ShuffleSettings(shuffle_buffer_size=None, max_samples_per_sequence=None)
-    return LaneDataset(
-        plan,
-        shuffle=shuffle,
-        batching=Batching(batch_size=None),
-        task_encoder=DefaultTaskEncoder(),
-        worker_config=plan.worker_config or worker_config or WorkerConfig.default_worker_config(num_workers=0),
-    )
 
 
 class MapDataset(LaneDataset):

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from bridge_data.datamodule.shared_states import distribute_state_if_any, gather_whole_state, is_joined
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.loader.rank_states import distribute_state_if_any, gather_whole_state, is_joined
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig

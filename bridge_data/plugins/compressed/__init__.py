@@ -1,0 +1,1 @@
+"""Compressed shards (`.tgz`, `.tar.gz`), read at any offset, with `indexed_gzip`."""
