@@ -514,7 +514,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
     """Check the members of a shard, the content of each sample, and the indexes of the shard."""
     report, dataset = found.tally.add, str(task.root)
     walk = ShardWalk(task.root, task.name, report)
-    uses = _uses(task.uses)
+    uses: list[tuple[Recipe | None, frozenset[int] | None]] = _unpickled(task.uses)
     check = SampleCheck(decode=decode, limits=task.limits)
     keys = walk.found.keys
     for number in walk.samples():
@@ -547,7 +547,7 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
 
 def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     """Whether samples can be read and, with `decode`, made."""
-    source = _source(task.source)
+    source: Source = _unpickled(task.source)
     allow_pixels(source.limits)
     reader = open_source_reader(source, SampleDecoder())
     for index in range(task.start, task.end):
@@ -575,13 +575,5 @@ def _report(found: Found, code: str, source: Source, index: int, error: Exceptio
     found.tally.add(Fault(code, cause, source.path, key=place_of(source.records, index)))
 
 
-@functools.lru_cache(maxsize=16)
-def _uses(pickled: bytes) -> list[tuple[Recipe | None, frozenset[int] | None]]:
-    uses: list[tuple[Recipe | None, frozenset[int] | None]] = cloudpickle.loads(pickled)
-    return uses
-
-
-@functools.lru_cache(maxsize=16)
-def _source(pickled: bytes) -> Source:
-    source: Source = cloudpickle.loads(pickled)
-    return source
+_unpickled = functools.lru_cache(maxsize=16)(cloudpickle.loads)
+"""What tasks share: the uses of a shard, or a source."""
