@@ -3,20 +3,33 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from bridge_data.cli.order_command import note_assumed, run_arguments
-from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, sized, table
+from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, table
 from bridge_data.errors import ConfigError, counted
 from bridge_data.extensions import Feature
-from bridge_data.runs.bench import PROFILE, BenchConfig, Figures, measure
 from bridge_data.runs.run_plan import EXACT_SAMPLES, Planner, RunLength, RunPlan
 from bridge_data.runs.training_run import TrainingRun
 
 _SHEET = Feature[Callable[[Path, str, RunPlan], None]]("plan_sheet")
 """Writes a plan, with charts, to a file."""
+
+
+class _Speed(Protocol):
+    """How fast the data of a run are."""
+
+    def lines(self) -> Iterator[str]:
+        """What is shown of it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+
+
+_SPEED = Feature[Callable[[TrainingRun, Any, float, bool], _Speed]]("speed")
+"""Measures the data of a run, with its task encoder, for so many seconds; and perhaps again, with clocks."""
 
 
 @click.command()
@@ -70,46 +83,17 @@ def plan(
     seconds = time.perf_counter() - begin
     if html is not None:
         _SHEET.get("--html")(html, run_name, found)
-    figures, profile = None, None
-    if measure_s is not None:
-        config = BenchConfig.of(run, encoder, measure_s, with_steps=True)
-        note(f"measuring {measure_s:g} s{', and again with clocks' if with_profile else ''}")
-        figures = measure(config)
-        profile = PROFILE.get("--profile")(config) if with_profile else None
+    speed = None if measure_s is None else _SPEED.get("--measure")(run, encoder, measure_s, with_profile)
     if as_json:
-        speed = {} if figures is None else {"figures": figures.to_dict()}
-        speed |= {} if profile is None else {"profile": profile.to_dict()}
-        echo_json(found.to_dict() | speed)
+        echo_json(found.to_dict() | ({} if speed is None else speed.to_dict()))
         return
     click.echo("\n".join(_shown(found)))
     if found.exact.drawn is not None:
         click.echo(f"planned {int(found.exact.drawn.sum()):,} samples in {seconds:.1f} s")
     for sentence in found.notes:
         note(sentence)
-    if figures is not None:
-        click.echo("\n" + headed(_figures(run, figures)))
-    if profile is not None and figures is not None:
-        click.echo("\n".join(profile.lines(figures)))
-
-
-def _figures(run: TrainingRun, figures: Figures) -> list[tuple[str, str]]:
-    rate = sized(figures.samples_per_s * figures.sample_bytes)
-    rows = [
-        (
-            "speed",
-            f"{figures.samples_per_s:,.1f} samples/s, {figures.batches_per_s:,.1f} batches/s of a rank, about {rate}/s "
-            "read",
-        ),
-        ("CPU", f"{figures.cpu_s_per_1000:.3g} s for 1,000 samples, of all processes"),
-        ("first batch", f"after {figures.first_batch_s:.2f} s"),
-        ("save", f"{figures.save_s * 1000:.3f} ms, {sized(figures.state_bytes)}"),
-        ("restore", f"{figures.restore_s:.2f} s to the first batch"),
-    ]
-    if run.num_workers > 0:
-        rows.insert(3, ("workers", f"{run.num_workers}, running after {figures.workers_ready_s:.2f} s"))
-    if figures.num_skipped:
-        rows.insert(1, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
-    return rows
+    if speed is not None:
+        click.echo("\n".join(speed.lines()))
 
 
 def _shown(found: RunPlan) -> Iterator[str]:

@@ -6,5 +6,4 @@ run_sections  between two states: the samples of each micro-batch
 occurrences   when a sample comes: the inverse of the order
 run_order     the samples of a step, the steps of a sample, where two runs differ
 run_plan      what it will see: steps, samples, tokens, epochs, loads; the seam for costs
-bench         how fast its data are; the seam for profiles
 """

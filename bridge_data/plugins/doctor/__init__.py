@@ -1,6 +1,10 @@
-"""What would stop or slow a run, each finding with the change and its gain: `bridge-data check --run`.
+"""What would stop or slow a run, how fast its data are, and where the time goes: `bridge-data check --run`, and `plan
+--measure`.
 
-checked_run  the command: facts, sources and findings
-run_checks   this machine, the data, the order and the speed, looked at one by one
-mixing       how well the order of a source mixes
+    checked_run     `check --run`: facts, sources and findings
+    run_checks      this machine, the data, the order and the speed, looked at one by one
+    mixing          how well the order of a source mixes
+    measured_speed  `plan --measure`
+    bench           how fast the data of a run are
+    profile         where its time goes, by stage and data set, by a `clock`
 """

@@ -14,6 +14,7 @@ from bridge_data.configs import DataConfig
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plugins.doctor import run_checks
+from bridge_data.plugins.doctor.bench import BenchConfig
 from bridge_data.plugins.doctor.run_checks import (
     HIGH_INFLATION,
     Finding,
@@ -37,13 +38,12 @@ from bridge_data.plugins.doctor.run_checks import (
     samples_of_lane,
     samples_per_unit,
 )
-from bridge_data.runs.bench import BenchConfig
 from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage.copies import CACHE_VARIABLE
 from bridge_data.task import DefaultTaskEncoder
+from tests.plugins.doctor.profiles import FIGURES
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.runs.bench.profiles import FIGURES
 
 MACHINE = MachineLimits(
     num_cores=16.0,

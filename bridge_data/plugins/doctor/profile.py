@@ -16,8 +16,8 @@ from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import bridge_command
 from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.plugins.profile.clock import BETWEEN, LANE, Clock, Clocked, Key, Tally
-from bridge_data.runs.bench import BenchConfig, Figures, MeasuredBatches, num_cores, take_batches, warm_up
+from bridge_data.plugins.doctor.bench import BenchConfig, Figures, MeasuredBatches, num_cores, take_batches, warm_up
+from bridge_data.plugins.doctor.clock import BETWEEN, LANE, Clock, Clocked, Key, Tally
 
 _MAX_SOURCES = 20
 """Maximum data sets shown of a profile; of a large blend, the most expensive ones."""

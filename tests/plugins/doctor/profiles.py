@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.plan import load_plan
-from bridge_data.plugins.profile.clock import Key, Tally
-from bridge_data.plugins.profile.profile import Machine, Profile, Trainer
-from bridge_data.runs.bench import Figures
+from bridge_data.plugins.doctor.bench import Figures
+from bridge_data.plugins.doctor.clock import Key, Tally
+from bridge_data.plugins.doctor.profile import Machine, Profile, Trainer
 
 S = 1_000_000_000
 

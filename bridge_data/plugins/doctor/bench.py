@@ -1,8 +1,7 @@
 """How fast a user's own pipeline is.
 
 Reads what to measure (`BenchConfig`). Returns `Figures`, rates and costs of a run, from when workers have taken over
-and have filled their queues once. `RunProfile` is the seam of the plug-in that says where the time goes. Raises a
-BridgeDataError if data or settings are wrong.
+and have filled their queues once. Raises a BridgeDataError if data or settings are wrong.
 """
 
 import contextlib
@@ -13,13 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import psutil
 
 from bridge_data.data import RawSample
 from bridge_data.data.records import bytes_of
-from bridge_data.extensions import Feature
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
@@ -262,17 +260,3 @@ def _restore(config: BenchConfig, state: dict[str, Any]) -> float:
         loader.restore_state_rank(state)
         next(iter(loader))
         return time.perf_counter() - start
-
-
-class RunProfile(Protocol):
-    """Where the time of a run goes."""
-
-    def lines(self, figures: Figures) -> Iterator[str]:
-        """What is shown of it; `figures` are those of the same run without clocks."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-
-
-PROFILE = Feature[Callable[[BenchConfig], RunProfile]]("profile")
-"""Measures a run with clocks."""

@@ -12,14 +12,14 @@ from PIL import Image
 from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
 from bridge_data.data.shard_set import ShardSet
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.plugins.profile.clock import BETWEEN, CPU_EVERY, LANE, Clock, Key, Tally
-from bridge_data.plugins.profile.profile import RECEIVE, SEND, Machine, Profile, Trainer, advise, profile, stage_of
+from bridge_data.plugins.doctor.bench import BenchConfig, allowed_cores, idle_cores_s, measure, num_cores, tree_cpu_s
+from bridge_data.plugins.doctor.clock import BETWEEN, CPU_EVERY, LANE, Clock, Key, Tally
+from bridge_data.plugins.doctor.profile import RECEIVE, SEND, Machine, Profile, Trainer, advise, profile, stage_of
 from bridge_data.run_options import RunOptions
-from bridge_data.runs.bench import BenchConfig, allowed_cores, idle_cores_s, measure, num_cores, tree_cpu_s
 from bridge_data.task import STAGES
+from tests.plugins.doctor.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
+from tests.plugins.doctor.profiles import made_profile, spent
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.runs.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
-from tests.runs.bench.profiles import made_profile, spent
 
 Encoder = TaskEncoder[Any, Any, Any, Any]
 
