@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import webdataset as wds
+import yaml
 
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.prepare.tars import prepare
 
 
 def write_numbers(folder: Path, samples: int, per_shard: int) -> None:
@@ -25,4 +26,5 @@ def write_shards(folder: Path, counts: Sequence[int]) -> None:
         first += count
     prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
     sample_type = {"__module__": "megatron.energon", "__class__": "TextSample"}
-    write_dataset_yaml(folder, {"sample_type": sample_type, "field_map": {"text": "txt"}}, "dataset.yaml")
+    definition = {"sample_type": sample_type, "field_map": {"text": "txt"}}
+    (folder / ".nv-meta/dataset.yaml").write_text(yaml.safe_dump(definition))

@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
+import yaml
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import PrepareConfig, prepare, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, prepare
 
 TEXT = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}, "field_map": {"text": "txt"}}
 CRUDE = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+
+
+def write_dataset_yaml(folder: Path, definition: dict[str, Any], name: str) -> None:
+    """Say what the samples of a prepared folder are, in its file `name`."""
+    (folder / ".nv-meta" / name).write_text(yaml.safe_dump(definition, sort_keys=False, allow_unicode=True))
 
 
 def write_dataset(

@@ -38,12 +38,11 @@ from bridge_data.plugins.mount.mount import View, ViewOperations
 from bridge_data.plugins.view.data_catalog import DataCatalog
 from bridge_data.plugins.view.pages import Site, application
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from tests.cli.runner import run_command
 from tests.data.tars import prepare_by_ratio, write_tar
 from tests.object_store import Bucket
-from tests.prepared import TEXT, train_dataset, val_dataset, write_texts
+from tests.prepared import TEXT, train_dataset, val_dataset, write_dataset_yaml, write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
 
 SIZE = 60

@@ -355,14 +355,6 @@ def tars_beside(root: Location, prepared: Collection[str]) -> list[str]:
     return []
 
 
-def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:
-    """Write `definition`, the class and fields of samples, to the file `name` in `.nv-meta`; return its path."""
-    path = root / META_FOLDER / name
-    with writing(path.parent):
-        write_file(path, _yaml(definition))
-    return path
-
-
 def _json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False)
 

@@ -24,12 +24,10 @@ from bridge_data.errors import ConfigError, DatasetError, counted, listed
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import MAX_STEPS, check_integer, check_number
-from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.blending import SAMPLES
 
 EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""
@@ -120,48 +118,6 @@ def drawn_of_sources(dataset: LaneDataset, draws: int, num_lanes: int) -> Ints |
         more = min(max(left - lane * size, 0), size)
         counts += blend.counts(lane, num_lanes, rounds * size + more)
     return counts
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDraws:
-    """The draws of a source in a run: its `share` at the beginning; `draws` in all, that is `epochs` (None: the length
-    of the run is not known)."""
-
-    name: str
-    num_samples: int
-    share: float
-    draws: int | None
-    epochs: float | None
-
-
-def draws_of_sources(dataset: LaneDataset, num_drawn: int | None) -> list[SourceDraws]:
-    """How often each source is drawn by a job of `num_drawn` draws (None: not known). If weights count tokens, at the
-    rates of its first draws, `EXACT_SAMPLES` at most."""
-    plan, drawn, made = dataset.plan, None, []
-    shares: Sequence[float] = plan.weights or [1.0] * len(plan.sources)
-    if dataset.finite:
-        passes = passes_of(plan)
-        shares = [count / sum(passes) for count in passes]
-    elif plan.weight_unit != SAMPLES:
-        shares = _first_shares(dataset.order, min(num_drawn or EXACT_SAMPLES, EXACT_SAMPLES))
-    if num_drawn is not None:
-        found = drawn_of_sources(dataset, num_drawn, dataset.worker_config.num_lanes)
-        drawn = [round(share * num_drawn) for share in shares] if found is None else found.tolist()
-    for number, (source, share) in enumerate(zip(plan.sources, shares, strict=True)):
-        draws = None if drawn is None else drawn[number]
-        epochs = None if draws is None else draws / source.num_samples
-        own = SourceDraws(name=source.name, num_samples=source.num_samples, share=share, draws=draws, epochs=epochs)
-        made.append(own)
-    return made
-
-
-def _first_shares(order: PlanOrder, draws: int) -> list[float]:
-    """The share of each source in the first draws of a job."""
-    cursor = order.cursor(0, LoaderState({}, [order.first_generation(1)], 0, {}))
-    counts = np.zeros(len(order.sizes), np.int64)
-    while missing := draws - int(counts.sum()):
-        counts += np.bincount([ref.source for _, ref in cursor.take(missing)], minlength=len(counts))
-    return [count / draws for count in counts.tolist()]
 
 
 class PlannedStep(NamedTuple):

@@ -10,9 +10,10 @@ import numpy as np
 import yaml
 
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.prepare.tars import prepare
 from tests.data.tars import write_tar
 from tests.prepare.files import picture
+from tests.prepared import write_dataset_yaml
 
 CAPTIONING = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},

@@ -18,7 +18,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.formats import Opening
 from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tars import PrepareConfig, refresh_index, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from tests.check.datasets import CAPTIONING, array, change, edit_meta, members, prepare_again, write_dataset
 from tests.decode.av import media
 from tests.decode.pictures import encoded, frames_of, half_overwritten
@@ -27,6 +27,7 @@ from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
 from tests.prepare.odd_tars import LOSING, MORE, TWO, tar_of, without_content
 from tests.prepared import write_dataset as write_texts
+from tests.prepared import write_dataset_yaml
 from tests.tables import write_text_table
 
 ONE = LintConfig(num_workers=1)

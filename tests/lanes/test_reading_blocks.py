@@ -14,10 +14,10 @@ from bridge_data.plugins.compressed.gzip_tar import GzipTar
 from bridge_data.plugins.tables.table_columns import block_bytes
 from bridge_data.plugins.tables.table_records import TableRecords
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import prepare, write_dataset_yaml
+from bridge_data.prepare.tars import prepare
 from tests.data.reads import Reads, record_reads
 from tests.object_store import Bucket
-from tests.prepared import TEXT, write_blend, write_texts
+from tests.prepared import TEXT, write_blend, write_dataset_yaml, write_texts
 from tests.tables import write_text_table
 
 MANY = {"num_lanes": 8, "max_open_bytes": 256 << 20}

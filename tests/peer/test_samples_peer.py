@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from bridge_data.decode.image import IMAGE_FORMS
-from bridge_data.prepare.tars import write_dataset_yaml
 from tests.peer.media import npy, npz, picture, pth
 from tests.peer.running import MARKS, energon, run_both
-from tests.prepared import CRUDE, write_dataset
+from tests.prepared import CRUDE, write_dataset, write_dataset_yaml
 
 pytestmark = MARKS
 

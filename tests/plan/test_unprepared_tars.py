@@ -17,10 +17,10 @@ from bridge_data import (
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
-from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.samples import CrudeSample, TextSample
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
+from tests.prepared import write_dataset_yaml
 
 HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
 ONE_PROCESS = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=1)

@@ -14,10 +14,11 @@ import yaml
 from bridge_data.data import PreparedDataset, open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
-from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, tars_beside, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, tars_beside
 from bridge_data.task.stores.part_reader import PartReader
 from tests.data.tars import prepare_by_ratio, write_shards, write_tar
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
+from tests.prepared import write_dataset_yaml
 
 ONE = PrepareConfig(num_workers=1)
 

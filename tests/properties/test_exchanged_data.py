@@ -28,10 +28,10 @@ from bridge_data import (
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tars import PrepareConfig, prepare, refresh_index, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, prepare, refresh_index
 from tests.data.chunks import write_chunks, write_rows
 from tests.plugins.convert.originals import write_mds
-from tests.prepared import TEXT, write_texts
+from tests.prepared import TEXT, write_dataset_yaml, write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
 
 NUM_CHAINS = min(500, int(os.environ.get("BRIDGE_DATA_EXAMPLES", "18")))

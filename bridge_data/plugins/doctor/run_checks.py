@@ -45,7 +45,7 @@ from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
-from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
+from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
 from bridge_data.storage import is_remote
 from bridge_data.task import TaskEncoder

@@ -38,7 +38,7 @@ from bridge_data.plugins.doctor.run_checks import (
     samples_of_lane,
     samples_per_unit,
 )
-from bridge_data.runs.run_plan import SourceDraws, draws_of_sources
+from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage.copies import CACHE_VARIABLE
 from bridge_data.task import DefaultTaskEncoder
