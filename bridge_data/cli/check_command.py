@@ -17,7 +17,6 @@ from bridge_data.cli.terminal import (
     is_given,
     json_option,
     limits_option,
-    named_executor,
     progress_bar,
     progress_option,
     refuse_others,
@@ -28,6 +27,7 @@ from bridge_data.cli.terminal import (
 from bridge_data.errors import ConfigError, counted
 from bridge_data.extensions import Feature
 from bridge_data.plan.formats import Opening
+from bridge_data.prepare.executors import executor_named
 
 SHOWN_ON_SCREEN = 5
 
@@ -129,7 +129,7 @@ def _check_data(
     config = LintConfig(
         **options,
         max_kept=1000 if as_json else SHOWN_ON_SCREEN,
-        executor=named_executor(executor, num_workers),
+        executor=executor_named(executor, num_workers),
         opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
     )
     with progress_bar("checking", "samples", shown=progress) as on_progress:

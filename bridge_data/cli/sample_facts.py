@@ -33,16 +33,6 @@ MAX_TEXT_CHARACTERS = 400
 MAX_ITEMS = 5
 
 
-def describe(part: str, data: Any) -> str:
-    """A short description of a part's content, by the last piece of its name, or of a value stored without encoding."""
-    return text_of(part_facts(part, data))
-
-
-def describe_value(value: Any) -> str:
-    """A short description of `value`: the content if it is short, the shape and range of arrays."""
-    return text_of(facts_of(value))
-
-
 _NUM_FIRST_BYTES = 16
 
 

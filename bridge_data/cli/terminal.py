@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from bridge_data.data.prepared import PreparedDataset
-    from bridge_data.prepare.executors import Executor
 
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
@@ -357,13 +356,6 @@ def echo_report(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
 def echo_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-def named_executor(name: str, num_workers: int | None) -> "Executor":
-    """The executor that `--executor` and `--num-workers` select."""
-    from bridge_data.prepare.executors import executor_named  # imported here: few commands need it
-
-    return executor_named(name, num_workers)
 
 
 def answers(ask: Callable[[], Answer], fix: str) -> Answer:

@@ -154,3 +154,26 @@ def test_what_the_user_may_not_read_or_write_is_an_error_in_a_line(odd: Callable
         assert result.exit_code != 0, result.output
     for arguments in (("order", "data", "--steps", "0..1", "--out"), ("info", "data", "--html")):
         assert "cannot be written" in odd(*arguments, "readonly/out.jsonl").stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("check", "--measure", "0"),
+        ("check", "--measure", "nan"),
+        ("check", "--step-seconds", "-1"),
+        ("check", "--run-steps", "0"),
+        ("check", "--ranks-per-node", "0"),
+        ("plan", "--measure", "inf"),
+        ("plan", "--run-steps", "99999999999999999"),
+        ("order", "--step", "99999999999999999999"),
+        ("order", "--step", "-1"),
+        ("checkpoint redist", "--step", "-1"),
+        ("checkpoint redist", "--world-size", "4000000"),
+        ("plan", "--world-size", "4000000"),
+    ],
+)
+def test_numbers_that_no_run_has(run: Run, tmp_path: Path, wrong: tuple[str, str, str]) -> None:
+    command, option, value = wrong
+    result = run(*command.split(), *(("--run",) if command == "check" else ()), tmp_path, option, value)
+    assert (result.exit_code, f"Invalid value for '{option}': {value}" in result.stderr) == (2, True), result.stderr

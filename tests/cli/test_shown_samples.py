@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.cli.sample_facts import describe, describe_value
+from bridge_data.cli.sample_facts import facts_of, part_facts, text_of
 from bridge_data.decode.av import AVDecoder
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from tests.check.datasets import change
@@ -209,6 +209,14 @@ def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
     assert "2 samples in 1 shard, joined with a/train" in succeeded(run("info", file)).output
 
 
+def told_of_part(part: str, data: bytes) -> str:
+    return text_of(part_facts(part, data))
+
+
+def told_of_value(value: object) -> str:
+    return text_of(facts_of(value))
+
+
 @pytest.mark.parametrize(
     ("part", "data", "expected"),
     [
@@ -228,18 +236,18 @@ def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_parts_are_described(part: str, data: bytes, expected: str) -> None:
-    assert describe(part, data) == expected
-    assert describe("png", b"no picture").startswith("not a readable image")
-    assert describe_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
+    assert told_of_part(part, data) == expected
+    assert told_of_part("png", b"no picture").startswith("not a readable image")
+    assert told_of_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
 
 
 def test_long_contents_and_values_are_cut() -> None:
-    assert len(describe("txt", b"word " * 10_000)) < 500
-    assert len(describe("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
-    assert len(describe("txt", b"a\n" * 1000).splitlines()) == 13
-    assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
-    assert len(describe_value("word " * 10_000)) < 500
-    assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
+    assert len(told_of_part("txt", b"word " * 10_000)) < 500
+    assert len(told_of_part("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
+    assert len(told_of_part("txt", b"a\n" * 1000).splitlines()) == 13
+    assert len(told_of_value([torch.zeros(9)] * 1000).splitlines()) == 6
+    assert len(told_of_value("word " * 10_000)) < 500
+    assert len(told_of_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
 
 
 @dataclasses.dataclass
@@ -276,7 +284,7 @@ class Box:
     ],
 )
 def test_values_are_described(value: Any, expected: str) -> None:
-    assert describe_value(value) == expected
+    assert told_of_value(value) == expected
 
 
 def test_the_options_of_energons_command_are_taken(run: Run, prepared: Path) -> None:

@@ -14,7 +14,6 @@ from bridge_data.cli.terminal import (
     OUTPUT,
     executor_option,
     limits_option,
-    named_executor,
     note,
     progress_bar,
     progress_option,
@@ -34,6 +33,7 @@ from bridge_data.plugins.convert.media_files import MediaRoot, clips_are_checked
 from bridge_data.plugins.convert.record_layout import RecordLayout, find_columns, why_crude
 from bridge_data.plugins.convert.source_kinds import FORMAT_NAMES, open_source
 from bridge_data.plugins.convert.taken_records import take_records
+from bridge_data.prepare.executors import executor_named
 from bridge_data.prepare.record_source import RecordSource, SourceConfig
 from bridge_data.storage import Location
 
@@ -164,7 +164,7 @@ def convert(
         split_by=split_by,
         max_bytes=max_bytes,
         max_samples=max_samples,
-        executor=named_executor(executor, num_workers),
+        executor=executor_named(executor, num_workers),
         shuffle=shuffle,
         keys=None if keys_file is None else _keys(keys_file),
         require_parts=require_parts,

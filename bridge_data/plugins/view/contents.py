@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.cli.catalog import SampleAddress, SplitCatalog
-from bridge_data.cli.sample_facts import TEXT_PARTS, describe, describe_value
+from bridge_data.cli.sample_facts import TEXT_PARTS, facts_of, part_facts, text_of
 from bridge_data.cli.terminal import sized
 from bridge_data.data import RawSample
 from bridge_data.data.records import bytes_of
@@ -159,7 +159,7 @@ def _text(name: str, data: Any, limit: int) -> str:
         except UnicodeDecodeError as error:
             return f"not UTF-8: {error}"
         return text if len(text) <= limit else text[:limit] + " …"
-    return describe(name, data)
+    return text_of(part_facts(name, data))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def contents(batch: Any, tokenizer: Any = None) -> BatchContents:
     fields = fields_of(batch)
     keys = fields.get("__key__", fields.get("__keys__", ()))
     names = [keys] if isinstance(keys, str) else [str(key) for key in keys or ()]
-    shown = tuple((name, describe_value(value)) for name, value in fields.items() if not name.startswith("__"))
+    shown = tuple((name, text_of(facts_of(value))) for name, value in fields.items() if not name.startswith("__"))
     return BatchContents(
         kind=type(batch).__name__,
         keys=tuple(key for name in names for key in name.split(",")),

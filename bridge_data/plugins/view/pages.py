@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from bridge_data.cli.catalog import CatalogSource, SampleAddress
-from bridge_data.cli.sample_facts import describe_value
+from bridge_data.cli.sample_facts import facts_of, text_of
 from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -452,7 +452,7 @@ class Pages:
         try:
             built = split.build(address)
             if built is not None:
-                fields = [(name, describe_value(value)) for name, value in fields_of(built).items()]
+                fields = [(name, text_of(facts_of(value))) for name, value in fields_of(built).items()]
                 made = {"kind": type(built).__name__, "fields": [pair for pair in fields if pair[0][:2] != "__"]}
         except BridgeDataError as error:
             made_error = str(error)

@@ -87,7 +87,7 @@ def test_captions_in_three_languages_and_pictures_come_through_also_on_other_mac
     parted = converted(source, tmp_path / "two", *SPLIT)
     assert sorted(captions_and_pictures(parted)) == sorted(EXPECTED)
     assert {len(samples) > 0 for samples in contents(parted).values()} == {True}
-    monkeypatch.setattr(convert_command, "named_executor", lambda *_: Pickling())
+    monkeypatch.setattr(convert_command, "executor_named", lambda *_: Pickling())
     assert tars(converted(source, tmp_path / "sent", *SPLIT, "--executor", "ray")) == tars(parted)
 
 

@@ -116,26 +116,3 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
 def test_options_that_are_wrong(run: Run, tmp_path: Path, options: list[object], message: str) -> None:
     result = run("check", "--run", write_texts(tmp_path / "texts", 4), *options)
     assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ("check", "--measure", "0"),
-        ("check", "--measure", "nan"),
-        ("check", "--step-seconds", "-1"),
-        ("check", "--run-steps", "0"),
-        ("check", "--ranks-per-node", "0"),
-        ("plan", "--measure", "inf"),
-        ("plan", "--run-steps", "99999999999999999"),
-        ("order", "--step", "99999999999999999999"),
-        ("order", "--step", "-1"),
-        ("checkpoint redist", "--step", "-1"),
-        ("checkpoint redist", "--world-size", "4000000"),
-        ("plan", "--world-size", "4000000"),
-    ],
-)
-def test_numbers_that_no_run_has(run: Run, tmp_path: Path, wrong: tuple[str, str, str]) -> None:
-    command, option, value = wrong
-    result = run(*command.split(), *(("--run",) if command == "check" else ()), tmp_path, option, value)
-    assert (result.exit_code, f"Invalid value for '{option}': {value}" in result.stderr) == (2, True), result.stderr
