@@ -28,8 +28,9 @@ class _Speed(Protocol):
         """As plain data."""
 
 
-_SPEED = Feature[Callable[[TrainingRun, Any, float, bool], _Speed]]("speed")
-"""Measures the data of a run, with its task encoder, for so many seconds; and perhaps again, with clocks."""
+_SPEED = Feature[Callable[[TrainingRun, Any, float, float | None, bool], _Speed]]("speed")
+"""Measures the data of a run, with its task encoder, for so many seconds, at the seconds of a step; and perhaps again,
+with clocks."""
 
 
 @click.command()
@@ -56,6 +57,7 @@ def plan(
     overrides: tuple[str, ...],
     exact_steps: int | None,
     measure_s: float | None,
+    step_s: float | None,
     with_profile: bool,
     html: Path | None,
     as_json: bool,
@@ -83,7 +85,7 @@ def plan(
     seconds = time.perf_counter() - begin
     if html is not None:
         _SHEET.get("--html")(html, run_name, found)
-    speed = None if measure_s is None else _SPEED.get("--measure")(run, encoder, measure_s, with_profile)
+    speed = None if measure_s is None else _SPEED.get("--measure")(run, encoder, measure_s, step_s, with_profile)
     if as_json:
         echo_json(found.to_dict() | ({} if speed is None else speed.to_dict()))
         return

@@ -26,10 +26,10 @@ from bridge_data.datamodule.training_order import training_order
 from bridge_data.errors import ConfigError, counted, listed
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.options import check_integer, check_number
+from bridge_data.options import check_integer
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Source
-from bridge_data.plan.declared import WHERE_KEYS, given_clauses
+from bridge_data.plan.declared import given_clauses
 from bridge_data.run_options import RunOptions
 from bridge_data.runs.run_plan import MEASURED_WITH
 from bridge_data.runs.saved_files import micro_batches_per_step, newest_of
@@ -70,10 +70,9 @@ class TrainingRun:
     """A training run: its data, and what only its trainer knows. Sizes of batches are in samples; with packing, in
     packs.
 
-    `num_ranks` are data-parallel ranks; `ranks_per_node` of them share a machine; `later_ranks` are numbers of ranks
-    that the run may have later. Without a global batch size, a step is `num_accumulated` micro-batches of each rank.
-    `steps` is the length of the run, and `step_s` the trainer's seconds per step; None: not known. `source` is what the
-    settings were read from, and `assumed` what it does not say.
+    `num_ranks` are data-parallel ranks. Without a global batch size, a step is `num_accumulated` micro-batches of each
+    rank. `steps` is the length of the run; None: not known. `source` is what the settings were read from, and `assumed`
+    what it does not say.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -82,20 +81,14 @@ class TrainingRun:
     data: DataConfig
     num_ranks: int = 1
     num_accumulated: int = 1
-    later_ranks: tuple[int, ...] = ()
-    ranks_per_node: int = 1
     steps: int | None = None
-    step_s: float | None = None
     source: str = ""
     assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("num_ranks", "num_accumulated", "ranks_per_node"):
+        for name in ("num_ranks", "num_accumulated"):
             check_integer(name, getattr(self, name), 1)
         check_integer("steps", self.steps, 1, or_none=True)
-        for number in self.later_ranks:
-            check_integer("ranks", number, 1)
-        check_number("step_s", self.step_s, "a positive number of seconds", or_none=True)
         given_clauses(self.options.data.where, self.options.data.columns)
 
     @classmethod
@@ -181,11 +174,6 @@ class TrainingRun:
         config = dataset.worker_config
         return dataset.on_ranks(config.changed(world_size=1, rank=0, num_workers=0, num_lanes=config.num_lanes))
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        own = {name: getattr(self, name) for name in _OWN}
-        return own | {name: self.options.get(name) for name in _SHOWN} | {"num_lanes": self.num_lanes}
-
     def worker_config(self) -> WorkerConfig:
         """Lanes and workers of rank 0.
 
@@ -213,11 +201,6 @@ class TrainingRun:
         return self.data.build_task_encoder() if self.names_encoder else DefaultTaskEncoder()
 
     @property
-    def num_workers(self) -> int:
-        """Workers of a rank."""
-        return self.options.worker.num_workers
-
-    @property
     def num_lanes(self) -> int | None:
         """Lanes of the job; None: as many as by default."""
         return self.options.worker.num_lanes if self.options.worker.num_lanes_given else None
@@ -226,31 +209,6 @@ class TrainingRun:
     def micro_batch_size(self) -> int:
         """Samples (packs) of a micro-batch."""
         return self.options.data.batch_size or 1
-
-    @property
-    def step_size(self) -> int:
-        """Samples (packs) of a step, over all ranks."""
-        size = self.options.trainer.global_batch_size
-        return size or self.micro_batch_size * self.num_ranks * self.num_accumulated
-
-    @property
-    def batch_s(self) -> float | None:
-        """The trainer's seconds per micro-batch of a rank; None if those of a step are not known."""
-        return None if self.step_s is None else self.step_s * self.micro_batch_size * self.num_ranks / self.step_size
-
-    def units(self, steps: int) -> int:
-        """The samples (packs) of so many steps; if their sizes do not fit each other, of steps of one size."""
-        try:
-            return self.schedule.micro_batches(steps).start * self.micro_batch_size
-        except ConfigError:
-            return steps * self.step_size
-
-
-_OWN = tuple(field.name for field in dataclasses.fields(TrainingRun) if field.name not in ("data", "source", "assumed"))
-_SHOWN = (
-    *("num_workers", "num_lanes", "micro_batch_size", "global_batch_size", "packing_buffer_size"),
-    *("shuffle_buffer_size", "max_samples_per_sequence", "prefetch_factor", *WHERE_KEYS),
-)
 
 
 def _check_data_are_here(path: Any, source: str) -> None:

@@ -29,13 +29,14 @@ from bridge_data.configs import DataConfig
 from bridge_data.energon import RepeatDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.doctor.source_draws import draws_of_sources
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
 from bridge_data.plugins.planned.planned_sources import costs_of_sources
 from bridge_data.plugins.view.charts import count_draws
 from bridge_data.runs.run_order import RunOrder
-from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun, settings_of_state
+from bridge_data.runs.training_run import OrderTaskEncoder, settings_of_state
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
@@ -308,7 +309,7 @@ def test_the_option_and_validation(folder: Path) -> None:
 
 
 def test_check_run_and_info_tell_draws_and_the_unit(folder: Path) -> None:
-    run = TrainingRun(data=DataConfig(path=str(folder / "blend.yaml")))
+    run = PlannedRun(data=DataConfig(path=str(folder / "blend.yaml")))
     found = examine(run, measure_s=0, task_encoder=Encoder())
     means = [sum(sum(cost(number)) for number in range(size)) / size for size in SIZES.values()]
     rates = [weight / mean for weight, mean in zip((8, 1, 3), means, strict=True)]

@@ -12,6 +12,7 @@ from bridge_data import DefaultTaskEncoder
 from bridge_data.configs import DataConfig
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.state import merge_states
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
@@ -155,7 +156,7 @@ def test_commands_say_of_a_run_what_its_datamodule_draws(name: str, tmp_path: Pa
     if not run.options.trainer.skip_steps:
         assert planned["run"]["drawn"] == [by_source[one["name"]] for one in planned["sources"]]
 
-    checkup = examine(run)
+    checkup = examine(PlannedRun.read(source, overrides, states=saved.states))
     assert not checkup.stops
     if len(saved.states) == 0:
         lanes = order.num_lanes

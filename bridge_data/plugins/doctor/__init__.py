@@ -3,6 +3,7 @@
 
     checked_run     `check --run`: facts, sources and findings
     run_checks      this machine, the data, the order and the speed, looked at one by one
+    planned_run     a run with its machines, and the time of its steps
     source_draws    how often each source is drawn
     mixing          how well the order of a source mixes
     measured_speed  `plan --measure`

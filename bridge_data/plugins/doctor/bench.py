@@ -23,8 +23,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.plan.opening import Data
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.run_options import MODULE_DEFAULTS, RunOptions
-from bridge_data.runs.training_run import TrainingRun
 from bridge_data.task import TaskEncoder
 
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -128,7 +128,7 @@ class BenchConfig:
     @classmethod
     def of(
         cls,
-        run: TrainingRun,
+        run: PlannedRun,
         task_encoder: TaskEncoder[Any, Any, Any, Any] | None,
         seconds: float,
         *,

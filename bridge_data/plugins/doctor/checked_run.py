@@ -9,8 +9,8 @@ import click
 from bridge_data.cli.order_command import note_assumed
 from bridge_data.cli.terminal import echo_report, headed, table
 from bridge_data.errors import counted
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
-from bridge_data.runs.training_run import TrainingRun
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
@@ -22,8 +22,8 @@ _MAX_OF_A_KIND = 5
 
 def check_run(run_name: str, overrides: Sequence[str], *, measure_s: float, as_json: bool, **own: Any) -> int:
     """Check a run, print what was found, and return the exit code: 1 if something would stop the run. `own` are fields
-    of a `TrainingRun`."""
-    run = TrainingRun.read(run_name, overrides, **own)
+    of a `PlannedRun`."""
+    run = PlannedRun.read(run_name, overrides, **own)
     note_assumed(run)
     encoder = run.task_encoder() if measure_s else None
     checkup = examine(run, measure_s=measure_s, task_encoder=encoder)

@@ -6,6 +6,7 @@ from typing import Any
 
 from bridge_data.cli.terminal import headed, note, sized
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, measure
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.profile import Profile, profile
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.task import TaskEncoder
@@ -15,7 +16,7 @@ from bridge_data.task import TaskEncoder
 class Speed:
     """What was measured of a run; `profile` is None if that was not asked for."""
 
-    run: TrainingRun
+    run: PlannedRun
     figures: Figures
     profile: Profile | None
 
@@ -32,16 +33,22 @@ class Speed:
 
 
 def measured_speed(
-    run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None, seconds: float, with_profile: bool
+    of_run: TrainingRun,
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None,
+    seconds: float,
+    step_s: float | None,
+    with_profile: bool,
 ) -> Speed:
-    """Measure a rank of a run, whose trainer is busy for its `step_s`, for so many seconds; with a profile, twice."""
+    """Measure a rank of a run, whose steps take `step_s`, for so many seconds; with a profile, twice."""
+    fields = {field.name: getattr(of_run, field.name) for field in dataclasses.fields(of_run)}
+    run = PlannedRun(**fields, step_s=step_s)
     config = BenchConfig.of(run, task_encoder, seconds, with_steps=True)
     note(f"measuring {seconds:g} s{', and again with clocks' if with_profile else ''}")
     figures = measure(config)
     return Speed(run, figures, profile(config) if with_profile else None)
 
 
-def _figures(run: TrainingRun, figures: Figures) -> list[tuple[str, str]]:
+def _figures(run: PlannedRun, figures: Figures) -> list[tuple[str, str]]:
     rate = sized(figures.samples_per_s * figures.sample_bytes)
     rows = [
         (

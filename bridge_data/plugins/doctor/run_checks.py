@@ -1,6 +1,6 @@
 """Checking a planned run before it starts: this machine, the data, the order, the speed; and what to change.
 
-Reads the data at a path, a `TrainingRun`, and what the kernel says of this machine (the nodes of a job may have other
+Reads the data at a path, a `PlannedRun`, and what the kernel says of this machine (the nodes of a job may have other
 limits). Returns a `Checkup`: facts, and findings in order of gain; one fault does not hide others.
 
 Without a measurement no shard is read, only the index, for the parts that samples have; at most `MAX_LOOKED_AT` shards
@@ -45,8 +45,9 @@ from bridge_data.plan.blending import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
-from bridge_data.runs.training_run import OrderTaskEncoder, TrainingRun
+from bridge_data.runs.training_run import OrderTaskEncoder
 from bridge_data.storage import is_remote
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers
@@ -113,7 +114,7 @@ class MachineLimits:
         )
 
 
-def check_environment(environment: MachineLimits, run: TrainingRun) -> Iterator[Finding]:
+def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
     """What this machine lacks for a run with any data."""
     num_workers = run.ranks_per_node * run.num_workers
     if num_workers > environment.num_cores:
@@ -188,19 +189,19 @@ RESERVE = 1.1
 """How much faster than needed the data should be."""
 
 
-def needed_batches_per_s(run: TrainingRun) -> float | None:
+def needed_batches_per_s(run: PlannedRun) -> float | None:
     """Micro-batches that a rank needs per second; None if the time of a step is not known."""
     return None if run.batch_s is None else 1 / run.batch_s
 
 
-def samples_per_unit(figures: Figures | None, run: TrainingRun) -> float:
+def samples_per_unit(figures: Figures | None, run: PlannedRun) -> float:
     """Samples drawn for each sample of a batch (with packing, for each pack), with those that filters skip."""
     if figures is None or not figures.num_samples:
         return 1.0
     return figures.num_samples / (figures.num_batches * run.micro_batch_size)
 
 
-def check_rate(figures: Figures, run: TrainingRun, environment: MachineLimits) -> Iterator[Finding]:
+def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) -> Iterator[Finding]:
     """Whether one rank, and all ranks of a machine together, make as many batches as the trainer needs."""
     needed = needed_batches_per_s(run)
     if needed is None or run.step_s is None:
@@ -489,7 +490,7 @@ class SourceOrder:
     mixing: Mixing
 
 
-def check_ranks(run: TrainingRun, num_lanes: int | None = None) -> Iterator[Finding]:
+def check_ranks(run: PlannedRun, num_lanes: int | None = None) -> Iterator[Finding]:
     """Whether ranks, lanes and workers fit each other; `num_lanes` are those of the data, of which few samples have
     fewer."""
     size, per_round = run.step_size, run.micro_batch_size * run.num_ranks
@@ -543,7 +544,7 @@ def check_ranks(run: TrainingRun, num_lanes: int | None = None) -> Iterator[Find
         )
 
 
-def check_names(run: TrainingRun) -> Iterator[Finding]:
+def check_names(run: PlannedRun) -> Iterator[Finding]:
     """Whether there are the folders that are named for tokenizer and image processor; ids of the hub are not asked."""
     for name in ("tokenizer", "image_processor"):
         value = getattr(run.data, name)
@@ -559,7 +560,7 @@ def check_names(run: TrainingRun) -> Iterator[Finding]:
             )
 
 
-def _check_later_batches(run: TrainingRun) -> Iterator[Finding]:
+def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
     for number in run.later_ranks:
         try:
             BatchSchedule(run.step_size, run.micro_batch_size).check(0, number)
@@ -572,7 +573,7 @@ def _check_later_batches(run: TrainingRun) -> Iterator[Finding]:
             )
 
 
-def samples_of_lane(run: TrainingRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
+def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
     """How many samples of a source with this `share` of draws a step takes from one lane."""
     rounds = max(1.0, run.step_size / run.micro_batch_size / num_lanes)
     return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
@@ -593,7 +594,7 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
 
 
 def orders_of(
-    dataset: LaneDataset, run: TrainingRun, samples_per_unit: float, shares: Sequence[float]
+    dataset: LaneDataset, run: PlannedRun, samples_per_unit: float, shares: Sequence[float]
 ) -> list[SourceOrder]:
     """The order of the sources with the largest `shares` of the draws, at most `MAX_SOURCES`."""
     lanes = dataset.worker_config.num_lanes
@@ -605,7 +606,7 @@ def orders_of(
     ]
 
 
-def check_order(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
+def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     """Possible improvements to the order of a source."""
     if run.options.data.shuffle_buffer_size is None and run.options.data.max_samples_per_sequence is None:
         yield Finding(
@@ -642,7 +643,7 @@ def check_order(order: SourceOrder, run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-def _mixing(order: SourceOrder, run: TrainingRun, buffer: int, length: int) -> Mixing:
+def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
     shuffle = dataclasses.replace(run.options.data.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
     return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing
 
@@ -653,7 +654,7 @@ class Checkup:
     is how many samples are drawn for a sample of a batch (with packing, for a pack)."""
 
     path: str
-    run: TrainingRun
+    run: PlannedRun
     environment: MachineLimits
     findings: list[Finding]
     seen: ShardsSeen
@@ -687,7 +688,7 @@ class Checkup:
 
 
 def examine(
-    run: TrainingRun, *, measure_s: float = 0.0, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
+    run: PlannedRun, *, measure_s: float = 0.0, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
 ) -> Checkup:
     """Check this machine, the data of the run and their order, and measure the speed of `task_encoder` (None: the
     plainest) for `measure_s` seconds; 0: not at all."""
@@ -729,7 +730,7 @@ def examine(
     )
 
 
-def samples_of(run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None) -> LaneDataset:
+def samples_of(run: PlannedRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None) -> LaneDataset:
     """What rank 0 draws, as if nothing were packed; of ranks that cannot share the lanes, what one would.
 
     Raises:
@@ -749,7 +750,7 @@ def _repeated(found: RepeatedData) -> Finding:
 
 
 def _opened(
-    run: TrainingRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None, findings: list[Finding]
+    run: PlannedRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | None, findings: list[Finding]
 ) -> tuple[LaneDataset | None, Plan | None]:
     """What rank 0 draws, and the plan, which may be sound though the data set is not; None for what cannot be opened,
     with why in the findings."""

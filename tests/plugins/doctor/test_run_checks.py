@@ -15,6 +15,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plugins.doctor import run_checks
 from bridge_data.plugins.doctor.bench import BenchConfig
+from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import (
     HIGH_INFLATION,
     Finding,
@@ -39,7 +40,6 @@ from bridge_data.plugins.doctor.run_checks import (
     samples_per_unit,
 )
 from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
-from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage.copies import CACHE_VARIABLE
 from bridge_data.task import DefaultTaskEncoder
 from tests.plugins.doctor.profiles import FIGURES
@@ -60,10 +60,10 @@ OWN = ("num_ranks", "later_ranks", "ranks_per_node", "steps", "step_s")
 DATA = {"micro_batch_size": 16, "max_samples_per_sequence": 100, "num_workers": 2}
 
 
-def planned(path: Path | str = "photos", **options: Any) -> TrainingRun:
+def planned(path: Path | str = "photos", **options: Any) -> PlannedRun:
     """A run with these options."""
     own = {name: options.pop(name) for name in OWN if name in options}
-    return TrainingRun(data=DataConfig(path=str(path), options=DATA | options), **own)
+    return PlannedRun(data=DataConfig(path=str(path), options=DATA | options), **own)
 
 
 def by_code(findings: Iterable[Finding]) -> dict[str, Finding]:
