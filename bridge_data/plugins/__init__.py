@@ -78,6 +78,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "migration": "bridge_data.plugins.migration.migration:migrated",
         "plan_sheet": "bridge_data.plugins.view.charts:write_plan",
         "read_ahead": "bridge_data.plugins.stores.read_ahead:ReadAhead",
+        "restored": "bridge_data.plugins.restoring.restoring:restored",
         "run_records": "bridge_data.plugins.ledger.ledger_files:RunLedger",
         "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
