@@ -32,7 +32,6 @@ from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView,
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
 from bridge_data.lanes.reading import READ_AHEAD, plan_blocks, plan_runs
-from bridge_data.options import check_integer
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import BlendRule
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, extras_of, resharded_extras
@@ -102,7 +101,6 @@ class LaneDataset:
                 f"worker_config={worker_config!r}: expected a WorkerConfig, such as "
                 "WorkerConfig.default_worker_config(num_workers=4)"
             )
-        check_integer("virtual_epoch_length", virtual_epoch_length, 0)
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder

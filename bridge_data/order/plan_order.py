@@ -18,7 +18,7 @@ import numpy as np
 from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature
-from bridge_data.options import check_flag, check_integer
+from bridge_data.options import check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
 from bridge_data.order.random_draws import check_weights, key64
@@ -53,7 +53,6 @@ class ShuffleSettings:
     def __post_init__(self) -> None:
         check_integer("shuffle_buffer_size", self.shuffle_buffer_size, 0, or_none=True)
         check_integer("max_samples_per_sequence", self.max_samples_per_sequence, 1, or_none=True)
-        check_flag("repeat", self.repeat)
         check_epochs(self.epochs_per_shuffle)
 
     def geometry(self, source: Source, num_lanes: int) -> Geometry:
