@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Collection
-from pathlib import Path
 
 from bridge_data.later import torch
 
@@ -69,14 +68,6 @@ def give_back_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def waited_for_core_ns() -> int:
-    """How long this thread could have computed and no core was free, in all; 0 if the kernel does not say."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def write_lines_at_once() -> None:

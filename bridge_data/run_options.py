@@ -93,8 +93,8 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "packing_buffer_size"):
             check_integer(name, getattr(self, name), 1, or_none=True)
-        check_integer("planning_window", self.planning_window, 1)
         if self.packing == "planned":
+            check_integer("planning_window", self.planning_window, 1)
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
         if self.packing != "online" and self.packing not in (*PACKINGS.names, *PACKINGS.names_of_others):

@@ -55,9 +55,9 @@ from bridge_data.data.tar_files import CompressedTar, FileTar, open_tar, walk
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
-from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.image import IMAGE_WARNINGS, damage_of, num_frames
 from bridge_data.decode.sample_decoder import decode_part
+from bridge_data.decode.source_reader import FieldType, FieldTypeError, field_types, shown
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source

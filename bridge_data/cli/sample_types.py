@@ -16,7 +16,7 @@ import click
 from bridge_data import storage
 from bridge_data.data.index_file import Part
 from bridge_data.data.plain_data import parse_json
-from bridge_data.data.span_shard import first_samples
+from bridge_data.data.prepared import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.extensions import Feature
 from bridge_data.plan.source import FieldAccess, other_names, parse_access, renamed

@@ -18,13 +18,13 @@ from bridge_data.cli.terminal import (
 )
 from bridge_data.data import RawSample, RecordReader
 from bridge_data.data.records import bytes_of, split_part_of
-from bridge_data.data.sample_keys import find_sample
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, counted
 from bridge_data.extensions import Feature
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
+from bridge_data.runs.named_samples import find_sample
 from bridge_data.samples import CrudeSample
 
 SHEET = Feature[Callable[[Path, str, SplitCatalog, Sequence[SampleAddress]], None]]("sample_sheet")

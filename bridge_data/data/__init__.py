@@ -4,8 +4,8 @@
     subset          a range of samples
     blocks          neighbours that are read at once, and held until each is taken
     prepared        prepared folders of tars: `PreparedDataset`; `metadata`, names and content of `.nv-meta`
-    shard_set       the shards of a split part, and their samples, by our index: `index_file`, in a `paged_file`
-    span_shard      the same without it: by `sample_offsets`, and headers of members (`tar_files`)
+    shard_set       the shards of a split part, and their samples, by our index: `index_file`, in a `paged_file`; of
+                    tars themselves: `tar_files`, and Energon's `sample_offsets`
     jsonl_file      JSON lines
     withheld        samples that may not be read any more, and the files by which lists of them find them
     sample_keys     from a number to a key, and back, also by `key_index`, which is `index.sqlite`

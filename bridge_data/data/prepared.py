@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from bridge_data import storage
-from bridge_data.data.index_file import BridgeIndex
+from bridge_data.data.index_file import BridgeIndex, Part, split_name
 from bridge_data.data.metadata import (
     BRIDGE_INDEX,
     META_FOLDER,
@@ -26,8 +26,7 @@ from bridge_data.data.metadata import (
 from bridge_data.data.records import Records, stored_records
 from bridge_data.data.sample_keys import find, scan_headers, scan_keys
 from bridge_data.data.shard_set import ShardSet
-from bridge_data.data.span_shard import first_samples
-from bridge_data.data.tar_files import is_gzip
+from bridge_data.data.tar_files import is_gzip, open_tar, walk
 from bridge_data.data.withheld import SampleKey, ShardStamp, StoredFiles, files_of, keys_in
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -266,6 +265,21 @@ def tars_of(records: Records) -> ShardSet | None:
     """
     stored = stored_records(records)
     return stored if isinstance(stored, ShardSet) else None
+
+
+def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
+    """Keys and parts of at most the first `limit` samples of shard `name`; the rest is not read."""
+    file = str(root / name)
+    samples: dict[str, list[Part]] = {}
+    tar = open_tar(file)
+    for member in walk(tar, 0, tar.end, file=file):
+        split = split_name(member.name) if member.is_file else None
+        if split is None:
+            continue
+        if split[0] not in samples and len(samples) == limit:
+            break
+        samples.setdefault(split[0], []).append((split[1], member.content_offset, member.num_bytes))
+    return samples
 
 
 def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str | None = None) -> ShardSet:

@@ -2,8 +2,9 @@
 
 A `ShardSet` knows without reading a shard how many samples each has, without those that are excluded, and shard and
 position of sample number i. It holds no handles and no data, so it can be pickled. Its `ShardReader` opens shards when
-their samples are read, each as a table of samples by position: a `TarShard`, of which our index has the segment, or a
-`SpanShard`. Raises `DatasetError` for what is not the prepared sample, and for a shard that changes between two reads.
+their samples are read, each as a `ShardTable`, its samples by position: a `TarShard`, of which our index has the
+segment, or what a plug-in makes of a shard without one (`UNINDEXED`). Raises `DatasetError` for what is not the
+prepared sample, and for a shard that changes between two reads.
 With `verifies_digests`, contents are compared, too.
 
 With our index, a sample is one read of known bytes; a reader that knows how its source is cut reads whole blocks: see
@@ -22,7 +23,7 @@ import json
 import operator
 import zlib
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.data.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES
@@ -43,7 +44,6 @@ from bridge_data.data.records import (
     stored_place,
     verified,
 )
-from bridge_data.data.span_shard import TABLE_BYTES, KeyAndParts, ReadContent, SpanShard
 from bridge_data.data.tar_files import (
     FILE,
     TAR_UNIT,
@@ -57,9 +57,18 @@ from bridge_data.data.tar_files import (
     walk_runs,
 )
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.extensions import Feature
 from bridge_data.storage import Location, PinnedFile, RecentlyUsed, Version
 
 T = TypeVar("T")
+
+KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
+
+ReadContent: TypeAlias = Callable[[int, int], bytes]
+"""(offset, number of bytes) to bytes of the tar."""
+
+TABLE_BYTES = 2048
+"""About what the objects of a table take."""
 
 MAX_TABLE_BYTES = 512 << 20
 """What the tables of shards that a reader keeps may take: of compressed ones their points, about 1% of a shard."""
@@ -232,6 +241,37 @@ def _shard_identities(records: ShardSet) -> list[Any]:
     sums = [more] * len(records.names) if records.index is None else records.index.sums(records.names)
     shards = zip(records.identity()["shards"], sums, strict=True)
     return [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
+
+
+class ShardTable(Protocol):
+    """The samples of one shard, by position."""
+
+    content: ReadContent
+    held_bytes: int
+    """About how much memory it takes."""
+
+    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
+        """The key of the sample at `position`, and its parts, or only the `wanted` ones.
+
+        Raises:
+            DatasetError: if they cannot be read, or are not what an index has.
+        """
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
+
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        one by one."""
+
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """The samples at some positions, out of `data`, the bytes of the tar from `start` on; those that cannot be
+        extracted have no key."""
+
+
+UNINDEXED = Feature[Callable[[str, ReadContent, CompressedTar | None, int], ShardTable]]("unindexed_shards")
+"""The shard at a path, whose tar is read by the function, or is the compressed one, with so many samples, of which our
+index has no segment."""
 
 
 class TarShard:
@@ -428,9 +468,6 @@ def _padded(num_bytes: int) -> int:
     return -(-num_bytes // TAR_UNIT) * TAR_UNIT
 
 
-ShardTable: TypeAlias = TarShard | SpanShard
-
-
 class ShardReader(RecordReader):
     """Reads the samples of `shards`. It opens files when they are needed, and may be pickled."""
 
@@ -543,7 +580,8 @@ class ShardReader(RecordReader):
                     f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
                     f"damaged: restore it, or run `{fix_command}`."
                 )
-            table = SpanShard(path, content, compressed, shards.stored_counts[shard])
+            open_shard = UNINDEXED.get(needed_by=f"{path}: a shard that our index does not describe")
+            table = open_shard(path, content, compressed, shards.stored_counts[shard])
         self._tables.put(shard, table, table.held_bytes + (0 if compressed is None else compressed.held_bytes))
         return table
 

@@ -17,7 +17,13 @@ from bridge_data.datamodule.class_paths import is_class_path, made_of
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
-from bridge_data.datamodule.trainer_loaders import EnergonDataloader, RankLoader, ValidationDataloader, rank_loader
+from bridge_data.datamodule.trainer_loaders import (
+    EnergonDataloader,
+    RankLoader,
+    ValidationDataloader,
+    distinct_names,
+    rank_loader,
+)
 from bridge_data.datamodule.training_order import training_order
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.encoder_config import SEQ_LENGTH
@@ -33,7 +39,6 @@ from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
-from bridge_data.plan.source import distinct_names
 from bridge_data.run_options import (
     MODULE_DEFAULTS,
     LoaderConfig,

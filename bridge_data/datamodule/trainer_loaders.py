@@ -12,7 +12,7 @@ the last batch delivered, even if the consumer prefetches: batches that were pre
 import collections
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
@@ -23,6 +23,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.order.state import LoaderState
+from bridge_data.plan import Source
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.samples.collation import with_tensors
 
@@ -396,3 +397,21 @@ class ValidationDataloader(Iterator[Any]):
                 f"the validation data has no batch for data-parallel rank {config.rank} of {config.world_size}: it has "
                 "fewer micro-batches than there are ranks. Give it more samples, or a smaller micro_batch_size"
             ) from None
+
+
+def distinct_names(sources: Sequence[Source]) -> list[str]:
+    """A unique name for each source: its own (`photos/val`). If several have the same name, it is preceded by enough
+    folders to distinguish them, or, for the same data, followed by a number."""
+    names = [source.name for source in sources]
+    for name in {name for name in names if names.count(name) > 1}:
+        same = [number for number, other in enumerate(names) if other == name]
+        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in same]
+        depth = 2
+        while len({path[-depth:] for path in paths}) < len({*paths}):
+            depth += 1
+        for number, path in zip(same, paths, strict=True):
+            names[number] = "/".join(path[-depth:])
+    return [
+        f"{name} ({before + 1})" if (before := names[:number].count(name)) else name
+        for number, name in enumerate(names)
+    ]

@@ -2,9 +2,8 @@
 
 image            images to an array, a tensor or a Pillow image, in their own size or resized
 av               video and audio, decoded on request
-field_types      checks values against the types that a sample class declares
 sample_decoder   chooses the handler of a part by its extension; decodes text, numbers, arrays and plain data
-source_reader    reads and decodes sample i of a source
+source_reader    reads and decodes sample i of a source; checks values against the types that its class declares
 media_kinds      which files are media; `named_media`, how rows name them; `media_metadata`, sizes and durations,
                  which `media_headers` reads
 """

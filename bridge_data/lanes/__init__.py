@@ -13,8 +13,7 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     pack_source     which samples share a pack: the online packer, and the seam for others
     maker_wrappers  what may go around a maker: the seam for samples that are kept, or made ahead or by others
     reading         in which blocks samples are read; the seam for reading ahead
-    restoring       a sample or a batch made again from its `__restore_key__`
 
 Only a `Lane`, with its feed and pack source, has a position that changes; what `maker` does to a sample depends on the
-sample alone. Hooks are called in the order that `maker` sets; `restoring` follows the same one.
+sample alone. Hooks are called in the order that `maker` sets.
 """

@@ -32,8 +32,6 @@ from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView,
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
 from bridge_data.lanes.reading import READ_AHEAD, plan_blocks, plan_runs
-from bridge_data.lanes.restoring import Restorer
-from bridge_data.options import check_integer
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import BlendRule
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, extras_of, resharded_extras
@@ -52,6 +50,9 @@ logger = logging.getLogger("bridge_data")
 
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
+
+_RESTORED = Feature[Callable[[Work, Sequence[int], LaneExtras | None, Any], Any]]("restored")
+"""What the work made of sources of these sizes, by its restore key."""
 
 OF_SAMPLES = ("torch", "numpy.random", "PIL.Image")
 """The modules that lanes import on first use, if samples are more than texts and numbers."""
@@ -100,7 +101,6 @@ class LaneDataset:
                 f"worker_config={worker_config!r}: expected a WorkerConfig, such as "
                 "WorkerConfig.default_worker_config(num_workers=4)"
             )
-        check_integer("virtual_epoch_length", virtual_epoch_length, 0)
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder
@@ -471,7 +471,7 @@ class LaneDataset:
         """
         handler = self.worker_config.restore_error_handler
         extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
-        return Restorer(self.work(handler), self.order.sizes, extras).restore(key)
+        return _RESTORED.get(needed_by="restore_sample")(self.work(handler), self.order.sizes, extras, key)
 
     def raw_samples(self, num_samples: int) -> list[RawSample]:
         """The first samples of this rank's first lane, as stored."""

@@ -37,7 +37,8 @@ from bridge_data.task.packers import FitToPack
 from bridge_data.task.task_encoder import declared, together_with
 
 Key: TypeAlias = tuple[Any, ...]
-"""A restore key; see `restoring`."""
+"""A restore key: of a sample `(source, epoch, index, output)`, of a pack `("pack", key of a sample, ...)`, of a batch
+`("batch", number, output, key of a sample or pack, ...)`. `restore_sample` makes it again from that."""
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""

@@ -12,7 +12,7 @@ The modules, each using only those above it:
     step_skips    which micro-batches are skipped
     extras        what features do in the lanes, and keep in the states
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
-    resharding    continue with another number of lanes, or with other weights or sources
+    resharding    continue with another number of lanes
     plan_order    all of this for one run: from a plan to cursors
 
 Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are

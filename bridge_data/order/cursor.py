@@ -67,6 +67,15 @@ class SampleRef(NamedTuple):
     output: int = ALL_OUTPUTS
 
 
+class SampleKey(NamedTuple):
+    """An output of a sample: id of its source, epoch, index in the source, number of the output."""
+
+    source: str
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no one uses on a key
+    output: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SampleIds:
     """What identifies samples: for restore keys, the ids of their sources; for random numbers, the keys of these."""

@@ -179,28 +179,6 @@ def shown_extras(state: LoaderState) -> list[ShownExtra]:
     return [one for one in found if one is not None]
 
 
-def extras_between(
-    state: LoaderState, begin: int, extras: Sequence[StateExtra], sources: Sequence[Source], source_ids: Sequence[str]
-) -> list[tuple[int, tuple[StateExtra, ...]]]:
-    """(first micro-batch, the extras of the run from there on), from micro-batch `begin` to that of a `state` that it
-    saved: `extras`, but for those that leave out samples, which were as the state says.
-
-    Raises:
-        StateError: if the sources, which states call by these ids, do not tell what was left out.
-    """
-    kinds = {extra.name: type(extra) for extra in extras} | {name: EXTRAS.get(name, "a state") for name in state.extras}
-    histories = [(kind, kind.history(state)) for kind in kinds.values() if kind.leaves_out]
-    changes = {index for _, history in histories for index, _ in history if begin < index < state.micro_batch_index}
-    others, found = [extra for extra in extras if not extra.leaves_out], []
-    for index in (begin, *sorted(changes)):
-        then = [
-            kind.under(sources, source_ids, next((data for first, data in reversed(history) if first <= index), None))
-            for kind, history in histories
-        ]
-        found.append((index, (*others, *(extra for extra in then if extra is not None))))
-    return found
-
-
 def data_of(extras: Mapping[str, Any], extra: StateExtra | type[StateExtra]) -> Any:
     """What the `extras` of a state, or of a lane's state, have of a feature; None if nothing.
 

@@ -1,7 +1,7 @@
 """The order of a plan: one object per run that makes the cursors of all lanes and restores states.
 
 Reads a plan, a seed and the shuffle settings. Returns geometries and cursors; the fingerprint of the run; saved states
-converted to other weights or sources (migration) or to another number of lanes (reshard). It is pure arithmetic and
+converted to another number of lanes (reshard). It is pure arithmetic and
 tables, and reads no data.
 """
 
@@ -9,22 +9,22 @@ import collections
 import dataclasses
 import functools
 import itertools
-import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from bridge_data.data.records import counts_of
-from bridge_data.errors import ConfigError, StateError
-from bridge_data.options import check_flag, check_integer
+from bridge_data.errors import ConfigError
+from bridge_data.extensions import Feature
+from bridge_data.options import check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
 from bridge_data.order.random_draws import check_weights, key64
-from bridge_data.order.resharding import TOLERATED, batch_bounds, migrate, reshard_ordered, reshard_shuffled
+from bridge_data.order.resharding import batch_bounds, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
-from bridge_data.order.state import Generation, LaneState, LoaderState, Resharded, has_started
+from bridge_data.order.state import Generation, LoaderState, Resharded
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
@@ -33,8 +33,6 @@ _SHAPE_DIGITS = 16
 
 _MAX_COUNTED = 1 << 20
 """Maximum number of chunks in all epochs that are counted to tell how many samples each lane has."""
-
-logger = logging.getLogger("bridge_data")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,6 @@ class ShuffleSettings:
     def __post_init__(self) -> None:
         check_integer("shuffle_buffer_size", self.shuffle_buffer_size, 0, or_none=True)
         check_integer("max_samples_per_sequence", self.max_samples_per_sequence, 1, or_none=True)
-        check_flag("repeat", self.repeat)
         check_epochs(self.epochs_per_shuffle)
 
     def geometry(self, source: Source, num_lanes: int) -> Geometry:
@@ -86,7 +83,7 @@ class PlanOrder:
         rule: BlendRule | None = None,
     ) -> None:
         self.shuffle, self.rule = shuffle, rule
-        self._plan, self._seed, self._batch_size = plan, seed, batch_size
+        self._plan, self.seed, self._batch_size = plan, seed, batch_size
         self.source_labels = [source.name for source in plan.sources]
         """What messages call the sources."""
         self.sizes = [source.num_samples for source in plan.sources]
@@ -101,13 +98,14 @@ class PlanOrder:
         self.source_ids = _unique([source.fingerprint for source in plan.sources])
         """What states and restore keys call the sources: their fingerprints, unique by `#1`, `#2`."""
         self._rows_made: dict[tuple[int, Geometry], Row] = {}
-        self._sample_blend = self._by_rule(self._phases, range(len(self.sizes)))
+        self.sample_blend = self.sample_blend_of(self._phases, range(len(self.sizes)))
+        """The blend of all sources, if it looks at samples."""
 
-    def _by_rule(self, phases: Sequence[Phase], numbers: Sequence[int]) -> SampleBlend | None:
+    def sample_blend_of(self, phases: Sequence[Phase], numbers: Sequence[int]) -> SampleBlend | None:
         """The blend of the sources of these numbers, if it looks at samples."""
         if self.rule is None:
             return None
-        return self.rule.blend(phases, numbers, [key64(self._seed, self.source_keys[number]) for number in numbers])
+        return self.rule.blend(phases, numbers, [key64(self.seed, self.source_keys[number]) for number in numbers])
 
     def _check_ends(self) -> None:
         """Check that every source ends; `ConfigError` names one that does not."""
@@ -137,7 +135,7 @@ class PlanOrder:
             "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
             "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
-            "seed": self._seed,
+            "seed": self.seed,
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
             **({"epochs_of_sources": epochs} if epochs else {}),
@@ -152,9 +150,9 @@ class PlanOrder:
 
     def first_generation(self, num_lanes: int) -> Generation:
         """The geometries of a new run."""
-        return self._generation(num_lanes, [0] * len(self._plan.sources))
+        return self.generation(num_lanes, [0] * len(self._plan.sources))
 
-    def _generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
+    def generation(self, num_lanes: int, first_epochs: Sequence[int]) -> Generation:
         """The geometries of all sources for `num_lanes` lanes, their rows starting with `first_epochs`."""
         if self.shuffle is None:
             return Generation(num_lanes, [[0]])
@@ -199,8 +197,8 @@ class PlanOrder:
 
     def blend(self, state: LoaderState) -> Schedule | SampleBlend | None:
         """The blend of the lanes of `state`; None if there is only one source, and weights count samples."""
-        if self._sample_blend is not None:
-            return self._sample_blend
+        if self.sample_blend is not None:
+            return self.sample_blend
         return self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
 
     def has_next(self, lane: int, state: LoaderState) -> bool:
@@ -219,48 +217,15 @@ class PlanOrder:
         return not any(state.lanes[lane].get("pending") or self.has_next(lane, state) for lane in lanes)
 
     def migrated(self, state: LoaderState, fingerprint: dict[str, Any]) -> LoaderState:
-        """`state` converted to this order, whose run has `fingerprint`; differences are logged.
+        """`state`, maybe of another plan, converted to this order, whose run has `fingerprint`; differences are logged.
 
         Raises:
-            StateError: if they are not allowed (see `resharding.TOLERATED`).
+            ConfigError: if something differs, and what converts states is not installed.
+            StateError: if more differs than a run can go on with.
         """
-        for name, difference in state.differences(fingerprint):
-            logger.warning("restoring a state of another run: %s; %s", difference, TOLERATED.get(name, "not allowed"))
-        saved = [source_id for source_id, _ in state.fingerprint["sources"]]
-        was, now = (
-            dict(zip(saved, order_keys(saved), strict=True)),
-            dict(zip(self.source_ids, self.source_keys, strict=True)),
-        )
-        labels = state.fingerprint["sources"]
-        if moved := [label for source_id, label in labels if now.get(source_id, was[source_id]) != was[source_id]]:
-            raise StateError(
-                f"{', '.join(moved)}: other data sets whose shards have the same names, sizes and counts come before "
-                "it now, or no longer do, so its samples would come in another order: keep the sequence of these in "
-                "the plan, and add others after them"
-            )
-        number = {source_id: number for number, source_id in enumerate(self.source_ids)}
-        kept = [number[source_id] for source_id, _ in state.fingerprint["sources"] if source_id in number]
-        weights = state.fingerprint["weights"]
-        blend: Schedule | SampleBlend | None = None
-        phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
-        if len(kept) < len(state.fingerprint["sources"]):
-            pass  # refused below
-        elif self.rule is not None:
-            blend = self._by_rule(phases, kept)
-        elif len(phases) and len(weights) > 1:
-            blend = Schedule(phases, self._seed).since(state.drawn_before)
-
-        def old_cursor(lane: int) -> Cursor:
-            return Cursor([self.rows(generation, kept) for generation in state.generations], blend, lane)
-
-        found = migrate(state, fingerprint, old_cursor, self._generation)
-        if self._sample_blend is None or blend is None or isinstance(blend, Schedule):
-            return found
-        lanes: dict[int, LaneState] = {}
-        for lane, of_lane in found.lanes.items():
-            own = blend.migrated(state.lanes[lane].get("blend"), self._sample_blend, kept, state.num_lanes)
-            lanes[lane] = {**of_lane, "blend": own} if has_started(of_lane) else of_lane
-        return dataclasses.replace(found, lanes=lanes)
+        if state.fingerprint == fingerprint:
+            return state
+        return MIGRATION.get(needed_by="strict=False")(self, state, fingerprint)
 
     def resharded(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """`state` converted to `num_lanes` lanes, of which only `lanes` are computed."""
@@ -275,9 +240,9 @@ class PlanOrder:
         rows = self.rows(state.generations[-1])
 
         def new_generation(first_epochs: Sequence[int]) -> Generation:
-            return self._generation(num_lanes, first_epochs)
+            return self.generation(num_lanes, first_epochs)
 
-        return reshard_shuffled(state, rows, old_cursor, new_generation, lanes, self._sample_blend)
+        return reshard_shuffled(state, rows, old_cursor, new_generation, lanes, self.sample_blend)
 
     def _ordered_row(self, generation: Generation) -> OrderedRow:
         """The validation row of a generation."""
@@ -293,7 +258,7 @@ class PlanOrder:
                 self._rows_made[name] = Row(
                     counts_of(self._plan.sources[number].records),
                     geometry,
-                    key64(self._seed, self.source_keys[number]),
+                    key64(self.seed, self.source_keys[number]),
                     epochs_per_shuffle=self._together[number],
                     num_epochs=self._num_epochs(number),
                 )
@@ -332,11 +297,16 @@ class PlanOrder:
 
     @functools.cached_property
     def _schedule(self) -> Schedule:
-        return Schedule(self._phases, self._seed)
+        return Schedule(self._phases, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_schedule"} | {"_rows_made": {}}
+
+
+MIGRATION = Feature[Callable[[PlanOrder, LoaderState, dict[str, Any]], LoaderState]]("migration")
+"""Converts a state of other weights, fewer sources or another batch size to an order, whose run has this
+fingerprint."""
 
 
 class Numbering:

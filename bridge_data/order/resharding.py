@@ -1,8 +1,4 @@
-"""Continuing a run that has changed: a state becomes one for another number of lanes, or for other weights or sources.
-
-`migrate` converts a state to a plan with other weights, additional sources, or another micro-batch size. Every source
-continues where it was, with nothing repeated or lost; only which source is drawn when changes. Schedules of weights
-count the samples that the job has drawn, including those under the old plan.
+"""Continuing a run with another number of lanes.
 
 A reshard converts a state with all lanes to `num_lanes` lanes. The new lanes get exactly the samples of the epochs in
 progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in validation, to one
@@ -18,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,91 +28,8 @@ from bridge_data.order.state import Generation, LaneState, LoaderState, Resharde
 
 T = TypeVar("T")
 
-TOLERATED = {
-    "sources": "added data sets start with their first epoch now",
-    "weights": "sources continue where they were, and are drawn by the new weights from here on",
-    "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
-    "batch_size": "micro-batches have the new size; samples still come exactly once, in other batches than before",
-}
-"""Items of the fingerprint that may differ in a migration, which `strict=False` allows, and the effect of each."""
-
 MakeCursor: TypeAlias = Callable[[int], Cursor]
 """Lane number -> a cursor at the start of that lane, under the old geometry."""
-
-
-def migrate(
-    state: LoaderState,
-    fingerprint: dict[str, Any],
-    make_cursor: MakeCursor,
-    new_generation: Callable[[int, Sequence[int]], Generation],
-) -> LoaderState:
-    """Convert a state to the plan with `fingerprint`.
-
-    `make_cursor` makes a cursor of a lane under the old plan. `new_generation` makes the geometries of the new plan's
-    sources from the number of lanes and each source's first epoch.
-
-    Raises:
-        StateError: if more differs than `TOLERATED`, or a source is missing from the new plan.
-    """
-    state.check(fingerprint, tolerated=TOLERATED)
-    old = [name for name, _ in state.fingerprint["sources"]]
-    new = [name for name, _ in fingerprint["sources"]]
-    gone = [label for name, label in state.fingerprint["sources"] if name not in new]
-    if gone:
-        raise StateError(
-            f"the saved state has read from {', '.join(gone)}, which this plan lacks or has changed. Data sets can be "
-            "added to a run; to stop drawing from one, keep it with weight 0."
-        )
-    if state.is_ordered and state.fingerprint != fingerprint:
-        raise StateError(
-            "a validation in progress cannot continue with other data or another batch size; start it again"
-        )
-    if state.fingerprint["batch_size"] != fingerprint["batch_size"]:
-        waits_as = "queue" if fingerprint["packing_buffer_size"] is None else "packs"
-        lanes = {lane: _ungrouped(lane_state, waits_as) for lane, lane_state in state.lanes.items()}
-        state = dataclasses.replace(state, lanes=lanes)
-    numbers = [new.index(name) for name in old]
-    weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
-    if numbers == list(range(len(new))) and weights[0] == weights[1]:
-        return dataclasses.replace(state, fingerprint=fingerprint)
-    generations = []
-    for num_lanes, geometry in state.generations:
-        merged = new_generation(num_lanes, [0] * len(new)).rows
-        for number, of_source in zip(numbers, geometry, strict=True):
-            merged[number] = of_source
-        generations.append(Generation(num_lanes, merged))
-    lanes = {
-        lane: _renumbered(lane_state, make_cursor(lane), numbers) if has_started(lane_state) else lane_state
-        for lane, lane_state in state.lanes.items()
-    }
-    return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
-
-
-def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
-    """A lane's state without members of incomplete micro-batches, which may be more than one of another size holds:
-    they come next, in the queue or as packs, and are grouped again."""
-    pending = dict(state.get("pending", {}))
-    units = [unit for bucket in pending.pop("buckets", {}).values() for unit in bucket]
-    if not units:
-        return state
-    waiting = units if waits_as == "packs" else itertools.chain.from_iterable(units)
-    return {**state, "pending": {**pending, waits_as: [*waiting, *pending.get(waits_as, ())]}}
-
-
-def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
-    """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
-
-    def by_number(by_source: dict[str, T]) -> dict[str, T]:
-        return {str(numbers[int(source)]): value for source, value in by_source.items()}
-
-    moved = state.copy()
-    if "cursors" in state:
-        moved["cursors"] = by_number(state["cursors"])
-    if "inbox" in state:
-        moved["inbox"] = by_number(state["inbox"])
-    if "pending" in state:
-        moved["pending"] = Pending.decode(state, cursor).explicit(numbers).to_dict()
-    return moved
 
 
 def reshard_shuffled(

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
@@ -185,24 +185,6 @@ class Source:
         return dataclasses.replace(self, records=records, epochs_per_shuffle=epochs_per_shuffle)
 
 
-def distinct_names(sources: Sequence[Source]) -> list[str]:
-    """A unique name for each source: its own (`photos/val`). If several have the same name, it is preceded by enough
-    folders to distinguish them, or, for the same data, followed by a number."""
-    names = [source.name for source in sources]
-    for name in {name for name in names if names.count(name) > 1}:
-        same = [number for number, other in enumerate(names) if other == name]
-        paths = [(*sources[number].path.rstrip("/").split("/"), sources[number].split_part) for number in same]
-        depth = 2
-        while len({path[-depth:] for path in paths}) < len({*paths}):
-            depth += 1
-        for number, path in zip(same, paths, strict=True):
-            names[number] = "/".join(path[-depth:])
-    return [
-        f"{name} ({before + 1})" if (before := names[:number].count(name)) else name
-        for number, name in enumerate(names)
-    ]
-
-
 def check_epochs(epochs: object) -> EpochsPerShuffle:
     """`epochs`, if it is valid."""
     if epochs is None or (isinstance(epochs, int) and not isinstance(epochs, bool) and (epochs >= 1 or epochs == -1)):
@@ -355,18 +337,6 @@ def alike(part: str) -> frozenset[str]:
 def all_names(parts: tuple[str, ...]) -> frozenset[str]:
     """The names that mean one of these parts."""
     return frozenset[str]().union(*map(alike, parts))
-
-
-def first_pair(parts: Iterable[str]) -> tuple[str, str] | None:
-    """The first two of these names, of parts of one sample, that mean the same; None if there are none."""
-    seen: list[str] = []
-    for part in parts:
-        names = alike(part)
-        other = next((name for name in seen if name in names), None)
-        if other is not None:
-            return other, part
-        seen.append(part)
-    return None
 
 
 @functools.lru_cache(maxsize=1024)

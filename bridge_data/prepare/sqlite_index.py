@@ -9,7 +9,9 @@ Energon, if all keys are. The other indexes have the order of the rows and grow 
 """
 
 import contextlib
+import fcntl
 import functools
+import shutil
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -18,7 +20,8 @@ from typing import Any, NamedTuple
 
 from bridge_data.data.index_file import Segment
 from bridge_data.data.key_index import as_text
-from bridge_data.storage.atomic import clone_file
+
+_FICLONE = 0x40049409
 
 _TABLES = (
     """CREATE TABLE samples (
@@ -223,3 +226,12 @@ class SqliteIndexWriter:
 @functools.cache
 def _insertion(table: str, num_rows: int, text: str = "?") -> str:
     return f"INSERT INTO {table} VALUES {', '.join([f'(?, {text}, {text}, ?, ?)'] * num_rows)}"
+
+
+def clone_file(source: Path, path: Path) -> None:
+    """Copy a file, by sharing its blocks if the file system can, which takes no time."""
+    with open(source, "rb") as original, open(path, "wb") as copy:
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
+        except OSError:
+            shutil.copyfile(source, path)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bridge_data.data.records import RecordReader, counts_of, names_of
-from bridge_data.data.sample_keys import find_sample
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.restoring import SampleKey
+from bridge_data.order.cursor import SampleKey
 from bridge_data.order.state import LoaderState
+from bridge_data.runs.named_samples import find_sample
 from bridge_data.runs.run_sections import NEEDS_ENCODER, RunSection, sections_of, skips_of
 from bridge_data.runs.saved_files import RunRecords
 

@@ -25,10 +25,11 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import Key, Maker, Unit
 from bridge_data.lanes.maker_wrappers import LaneView
 from bridge_data.order import Cursor, SampleRef
-from bridge_data.order.extras import LaneExtras, StateExtra, extras_between
+from bridge_data.order.extras import EXTRAS, LaneExtras, StateExtra
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plan import Source
 from bridge_data.runs.occurrences import can_tell, draws_of
 from bridge_data.runs.training_run import OrderTaskEncoder
 
@@ -556,3 +557,25 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     changed = changed.changed(pack_sources=changed.pack_sources.batched(changed))
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
+
+
+def extras_between(
+    state: LoaderState, begin: int, extras: Sequence[StateExtra], sources: Sequence[Source], source_ids: Sequence[str]
+) -> list[tuple[int, tuple[StateExtra, ...]]]:
+    """(first micro-batch, the extras of the run from there on), from micro-batch `begin` to that of a `state` that it
+    saved: `extras`, but for those that leave out samples, which were as the state says.
+
+    Raises:
+        StateError: if the sources, which states call by these ids, do not tell what was left out.
+    """
+    kinds = {extra.name: type(extra) for extra in extras} | {name: EXTRAS.get(name, "a state") for name in state.extras}
+    histories = [(kind, kind.history(state)) for kind in kinds.values() if kind.leaves_out]
+    changes = {index for _, history in histories for index, _ in history if begin < index < state.micro_batch_index}
+    others, found = [extra for extra in extras if not extra.leaves_out], []
+    for index in (begin, *sorted(changes)):
+        then = [
+            kind.under(sources, source_ids, next((data for first, data in reversed(history) if first <= index), None))
+            for kind, history in histories
+        ]
+        found.append((index, (*others, *(extra for extra in then if extra is not None))))
+    return found

@@ -14,8 +14,8 @@ from typing import Protocol
 from bridge_data.configs import files_of_run
 from bridge_data.errors import StateError
 from bridge_data.extensions import Feature
-from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.order.cursor import SampleKey
 from bridge_data.storage import AnyLocation, Location, location
 
 

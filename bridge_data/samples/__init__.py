@@ -122,7 +122,7 @@ class Sample(_Extensible):
     """One element of a data set. Derive a dataclass from it and add your fields.
 
     `__key__` is `shard/basename`. `__restore_key__` is `(source, epoch, index, output)`, or for a pack those of its
-    members: enough to build the sample again (see `lanes/restoring.py`).
+    members: enough to build the sample again (see `Key` in `lanes/maker.py`).
 
     >>> @edataclass
     ... class Tokens(Sample):

@@ -4,14 +4,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from bridge_data.errors import DatasetError
-
-_FICLONE = 0x40049409
 
 SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
@@ -67,15 +64,6 @@ def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Write `data` to the file at `path`, atomically."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-def clone_file(source: Path, path: Path) -> None:
-    """Copy a file, by sharing its blocks if the file system can, which takes no time."""
-    with open(source, "rb") as original, open(path, "wb") as copy:
-        try:
-            fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
-        except OSError:
-            shutil.copyfile(source, path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from bridge_data.data.records import (
     stored_number,
     stored_records,
 )
-from bridge_data.data.sample_keys import find, find_sample, fix_repeated_keys, join_problem, keys_of
+from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of
 from bridge_data.data.withheld import withheld
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
@@ -36,6 +36,7 @@ from bridge_data.plugins.where.choices import ChosenRecords
 from bridge_data.plugins.where.choosing import choose
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.sample_columns import INDEX, ROWS_AT_ONCE, columns_of
+from bridge_data.runs.named_samples import find_sample
 from bridge_data.samples import TextSample
 from bridge_data.storage.copies import CACHE_VARIABLE
 from tests.data.chunks import write_chunks, write_rows

@@ -15,9 +15,9 @@ import pytest
 from bridge_data import storage
 from bridge_data.data import Records, Subset, key_index
 from bridge_data.data.metadata import INDEX_SQLITE
-from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
+from bridge_data.runs.named_samples import find_sample
 from bridge_data.task.stores.part_reader import PartReader
 from tests.data.joins import dataset, narrowed
 from tests.data.tars import prepare_by_ratio, write_tar

@@ -9,9 +9,9 @@ import pytest
 
 from bridge_data.data import ShardReader, Subset, open_shards, shard_set
 from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.prepared import first_samples
 from bridge_data.data.records import verified
 from bridge_data.data.sample_offsets import encode_offsets, read_offsets
-from bridge_data.data.span_shard import first_samples
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import SourceInfo

@@ -17,10 +17,10 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.formats import find_format
+from bridge_data.runs.named_samples import find_sample
 from tests.plan.numbered_texts import PER_FOLDER, NumberedTexts
 from tests.prepared import write_texts
 

@@ -2,9 +2,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from bridge_data.datamodule.trainer_loaders import distinct_names
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import load_plan
-from bridge_data.plan.source import MANY_EPOCHS, check_epochs, distinct_names, multiplied, parse_access, together
+from bridge_data.plan.source import MANY_EPOCHS, check_epochs, multiplied, parse_access, together
 from tests.plan.prepared import CRUDE, write_dataset, write_meta
 
 SHARDS = {

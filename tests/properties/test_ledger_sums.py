@@ -14,8 +14,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import get_savable_loader, merge_states
-from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order import Cursor
+from bridge_data.order.cursor import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger import ledger
 from bridge_data.plugins.ledger.ledger import ledger_line

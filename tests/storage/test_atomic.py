@@ -8,17 +8,8 @@ from unittest import mock
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.storage.atomic import (
-    EXCLUSIVE,
-    SHARED,
-    clone_file,
-    lock,
-    locked,
-    replacing,
-    sync_folder,
-    write_file,
-    writing,
-)
+from bridge_data.prepare.sqlite_index import clone_file
+from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked, replacing, sync_folder, write_file, writing
 from tests.task.stores.processes import Child
 
 

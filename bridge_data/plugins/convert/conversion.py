@@ -12,7 +12,7 @@ import json
 import random
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_choice
-from bridge_data.plan.source import FieldAccess, first_pair
+from bridge_data.plan.source import FieldAccess, alike
 from bridge_data.plugins.convert.clearing import make_way
 from bridge_data.plugins.convert.column_guess import Definition
 from bridge_data.plugins.convert.media_files import check_part, upright_image, without_byte_order_mark
@@ -319,3 +319,15 @@ class _Report:
             + f"\nAll are listed in {self._writer.path / REPORT}. Correct them and run the same command again; or give "
             "--skip-broken to leave them out."
         )
+
+
+def first_pair(parts: Iterable[str]) -> tuple[str, str] | None:
+    """The first two of these names, of parts of one sample, that mean the same; None if there are none."""
+    seen: list[str] = []
+    for part in parts:
+        names = alike(part)
+        other = next((name for name in seen if name in names), None)
+        if other is not None:
+            return other, part
+        seen.append(part)
+    return None

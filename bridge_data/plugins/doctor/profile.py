@@ -12,10 +12,10 @@ from typing import Any
 
 from bridge_data.cli.terminal import table
 from bridge_data.data.prepared import tars_of
+from bridge_data.datamodule.trainer_loaders import distinct_names
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import bridge_command
 from bridge_data.plan import Source
-from bridge_data.plan.source import distinct_names
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, MeasuredBatches, num_cores, take_batches, warm_up
 from bridge_data.plugins.doctor.clock import BETWEEN, LANE, Clock, Clocked, Key, Tally
 

@@ -21,7 +21,7 @@ from bridge_data.data import Records
 from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.sample_keys import find, fix_repeated_keys, meanings
+from bridge_data.data.sample_keys import find, fix_repeated_keys
 from bridge_data.data.shard_set import ShardSet
 from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, ShardStamp, files_of
 from bridge_data.errors import ConfigError, listed
@@ -35,6 +35,7 @@ from bridge_data.plugins.forget.tombstones import (
     digest_of,
 )
 from bridge_data.prepare.commit import preparing_alone
+from bridge_data.runs.named_samples import meanings
 from bridge_data.storage.atomic import write_file, writing
 
 MAX_NAMED = 100

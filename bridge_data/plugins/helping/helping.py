@@ -20,9 +20,9 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.maker import Made, Maker
 from bridge_data.lanes.maker_wrappers import AheadMaker, LaneView, SampleOutcome, UpcomingSamples
 from bridge_data.loader.lane_pool import LaneResult
@@ -400,3 +400,11 @@ class HelpedMaker:
                 return self._lane.adopted(ref, found)
         (one,) = self._inner.make((ref,))
         return one
+
+
+def waited_for_core_ns() -> int:
+    """How long this thread could have computed and no core was free, in all; 0 if the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_throttle
-from bridge_data.lanes.restoring import SampleKey
+from bridge_data.order.cursor import SampleKey
 from bridge_data.order.extras import Recorder
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.ledger.ledger_sums import (

@@ -22,11 +22,12 @@ from bridge_data.data import RawSample, RecordReader, Records
 from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import META_FOLDER, split_shard
 from bridge_data.data.records import bytes_of, names_of, shard_at
-from bridge_data.data.sample_keys import find, located
+from bridge_data.data.sample_keys import find
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import Plan, opening
+from bridge_data.runs.named_samples import located
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20

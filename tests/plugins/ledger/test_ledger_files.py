@@ -13,7 +13,7 @@ import pytest
 
 from bridge_data import get_savable_loader
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.lanes.restoring import SampleKey
+from bridge_data.order.cursor import SampleKey
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.plugins.ledger import ledger
 from bridge_data.plugins.ledger.ledger_files import RunLedger, ledger_file, ledger_paths

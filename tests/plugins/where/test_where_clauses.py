@@ -21,13 +21,13 @@ from bridge_data import (
     get_val_dataset,
     merge_states,
 )
-from bridge_data.data.sample_keys import find_sample
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.media.media import prepare_media
 from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.plugins.where.column_writing import prepare_columns
+from bridge_data.runs.named_samples import find_sample
 from tests.decode.pictures import encoded
 from tests.object_store import Bucket
 from tests.prepared import CRUDE, write_dataset, write_texts

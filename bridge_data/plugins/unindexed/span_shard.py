@@ -9,30 +9,21 @@ store or a compressed shard, that would cost too much.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Container, Iterator, Sequence
 
 from bridge_data import storage
 from bridge_data.data.blocks import TOGETHER_BYTES
-from bridge_data.data.index_file import Part, split_name
+from bridge_data.data.index_file import split_name
 from bridge_data.data.records import Samples
 from bridge_data.data.sample_offsets import read_offsets
-from bridge_data.data.tar_files import FOLDER, LINKS, CompressedTar, FileTar, MemoryTar, TarBytes, open_tar, walk
+from bridge_data.data.shard_set import TABLE_BYTES, KeyAndParts, ReadContent
+from bridge_data.data.tar_files import FOLDER, LINKS, CompressedTar, FileTar, MemoryTar, TarBytes, walk
 from bridge_data.errors import DatasetError
-from bridge_data.storage import Location
-
-KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
-
-ReadContent: TypeAlias = Callable[[int, int], bytes]
-"""(offset, number of bytes) to bytes of the tar."""
-
-TABLE_BYTES = 2048
-"""About what the objects of a table take."""
 
 
 class SpanShard:
-    """The shard at `path`, whose tar `content` reads, with only the offsets of its samples known. Its methods are those
-    of `TarShard`."""
+    """The shard at `path`, whose tar `content` reads, with only the offsets of its samples known. It is a
+    `ShardTable`."""
 
     def __init__(self, path: str, content: ReadContent, compressed: CompressedTar | None, count: int) -> None:
         self._path, self.content, self._compressed = path, content, compressed
@@ -158,18 +149,3 @@ class SpanShard:
                 except DatasetError:
                     keys[number] = samples.contents[number] = None
         return samples
-
-
-def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
-    """Keys and parts of at most the first `limit` samples of shard `name`; the rest is not read."""
-    file = str(root / name)
-    samples: dict[str, list[Part]] = {}
-    tar = open_tar(file)
-    for member in walk(tar, 0, tar.end, file=file):
-        split = split_name(member.name) if member.is_file else None
-        if split is None:
-            continue
-        if split[0] not in samples and len(samples) == limit:
-            break
-        samples.setdefault(split[0], []).append((split[1], member.content_offset, member.num_bytes))
-    return samples

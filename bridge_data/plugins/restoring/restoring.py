@@ -1,6 +1,6 @@
 """Making a sample, a pack or a batch again from its `__restore_key__`.
 
-Reads a key, as `maker` writes it; lists work as well as tuples, so that keys survive JSON. Returns the
+Reads a key, as `lanes.maker` writes it; lists work as well as tuples, so that keys survive JSON. Returns the
 sample, pack or batch: bit-identical if data and hooks are unchanged, since random numbers depend on the sample alone.
 
 A key says what the sample, pack or batch was made of:
@@ -14,25 +14,17 @@ The number of a batch is its index among the micro-batches of the job, for hooks
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.maker import BATCH, PACK, Item, Unit, Work, outputs_of
 from bridge_data.order import SampleRef
+from bridge_data.order.cursor import SampleKey
 from bridge_data.order.extras import LaneExtras
 from bridge_data.order.pending import OLD
 from bridge_data.task import NO_STAGES
 
 T = TypeVar("T")
-
-
-class SampleKey(NamedTuple):
-    """An output of a sample: id of its source, epoch, index in the source, number of the output."""
-
-    source: str
-    epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which no one uses on a key
-    output: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +53,11 @@ def _sample(sample: Any, key: Any) -> SampleKey:
         f"{'' if sample is key else f', because of {sample!r} in it'}: expected the __restore_key__ of a sample "
         "(source, epoch, index, output), of a pack ('pack', key, ...) or of a batch ('batch', number, output, key, ...)"
     )
+
+
+def restored(work: Work, sizes: Sequence[int], extras: LaneExtras | None, key: Any) -> Any:
+    """The sample, pack or batch with the `__restore_key__` `key`: see `Restorer.restore`."""
+    return Restorer(work, sizes, extras).restore(key)
 
 
 class Restorer:
