@@ -4,7 +4,7 @@ families, whose batches equal those of transformers' processors.
     conversations ─ chat (template) ─ tokens ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
-    byte_level      where tokens end, by their lengths, of tokenizers that cut bytes
+    token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
     chat_frames     what a template writes around the texts of a chat, so where its answers are
     chat_fields     what the fields of chats mean: used, harmless, or refused by name
     sample_media    images and videos of a crude sample: its parts, or files that it names

@@ -62,10 +62,9 @@ def chatml(*, image: str, video: str = "") -> str:
 def check_unicode(value: Any, key: str) -> None:
     """A SampleError for half of a surrogate pair in the texts of sample `key`, which tokenizers do not take: in a text,
     or anywhere in lists and mappings of them."""
-    if isinstance(value, list | Mapping):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            check_unicode(one, key)
-    elif isinstance(value, str) and not value.isascii():
+    if isinstance(value, str):
+        if value.isascii():
+            return
         try:
             value.encode()
         except UnicodeEncodeError as error:
@@ -74,6 +73,9 @@ def check_unicode(value: Any, key: str) -> None:
                 f"{value[max(0, error.start - 20) : error.start]!r}: half of a pair (a lone surrogate), which is no "
                 "Unicode. Write the whole character, or remove it"
             ) from None
+    elif isinstance(value, dict | list | Mapping):  # a dict is found at once, any other mapping is not
+        for one in value if isinstance(value, list) else value.values():
+            check_unicode(one, key)
 
 
 def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallback: str | None = None) -> str:
@@ -98,10 +100,17 @@ def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallbac
     return str(wanted)
 
 
+@functools.lru_cache(maxsize=64)
 def takes_parts(template: str) -> bool:
     """Whether a template reads the content of a message as parts (`{"type": "image"}`, `{"type": "text", ...}`), as
     those of processors do, rather than as text."""
     return _PARTS.search(template) is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _marks_answers(template: str) -> bool:
+    """Whether a template has `{% generation %}` around answers."""
+    return _GENERATION.search(template) is not None
 
 
 def messages_for(
@@ -152,7 +161,7 @@ def render_conversation(
     options = {"tools": list(tools)} if tools else {}
 
     def render(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
-        if _GENERATION.search(template):
+        if _marks_answers(template):
             return _answers_by_marks(tokenizer, turns, template, options)
         return _answers_by_prefixes(tokenizer, turns, template, answers, options)
 

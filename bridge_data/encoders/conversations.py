@@ -442,13 +442,12 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
     _check_answers(sample, said.messages, config)
     said = with_placeholders(said, config.placeholder, len(said.images), "images", config, sample.__key__)
     _check_roles(sample, said.messages, config)
-    turns = [dict(turn) for turn in said.messages]
     if template.stop_string:
-        for turn in turns:
+        for turn in said.messages:  # which are no longer those of the sample
             turn["content"] += template.stop_string if turn["role"] == template.roles[1] else ""
-    if template.system is not None and turns[0]["role"] != "system":
-        turns.insert(0, {"role": "system", "content": template.system})
-    return dataclasses.replace(said, messages=turns)
+    if template.system is not None and said.messages[0]["role"] != "system":
+        said.messages.insert(0, {"role": "system", "content": template.system})
+    return said
 
 
 def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bridge_data.encoders.sequences import (
     Media,
     batch_family,
     filled_up,
+    lengths_of,
     next_token_labels,
     padded,
 )
@@ -130,7 +131,9 @@ class BridgeLayout(NativeLayout):
 
     def spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
         """The answers with the line break after their end token: it is learnt, too."""
-        return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
+        return [
+            (start, end + (text.endswith(_TURN_END, 0, end) and text[end : end + 1] == "\n")) for start, end in spans
+        ]
 
     def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Ints, Floats]:
         """The last position of a full sequence learns the token that was cut off after it."""
@@ -363,10 +366,10 @@ def packed_row(
     `cu_seqlens_q` int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if
     `multiple` is 1); `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
     """
-    lengths = torch.cat([row.cu_seqlens.diff() for row in rows])
+    lengths = lengths_of(rows)
     whole = (lengths + multiple - 1) // multiple * multiple
-    bounds, bounds_padded = _bounds(lengths), _bounds(whole) if multiple > 1 else None
-    longest = whole.max().to(torch.int32)
+    bounds, bounds_padded = _bounds(lengths), _bounds(whole)
+    total, longest = int(bounds_padded[-1]), whole.max().to(torch.int32)
 
     def filled(name: str, value: float) -> Tensor:
         joined = torch.cat([getattr(row, name) for row in rows])
@@ -381,14 +384,13 @@ def packed_row(
         "input_ids": filled("tokens", pad),
         "labels": filled("labels", ignored),
         "loss_mask": filled("loss_mask", 0),
-        "position_ids": torch.cat([torch.arange(size) for size in whole.tolist()])[None],
+        "position_ids": (torch.arange(total) - bounds_padded[:-1].repeat_interleave(whole))[None],
         "cu_seqlens_q": bounds,
         "cu_seqlens_kv": bounds,
-        "cu_seqlens_q_padded": bounds_padded,
-        "cu_seqlens_kv_padded": bounds_padded,
+        **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), bounds_padded if multiple > 1 else None),
         "max_seqlen_q": longest,
         "max_seqlen_kv": longest,
-        "total_tokens": int(whole.sum()),
+        "total_tokens": total,
     }
 
 

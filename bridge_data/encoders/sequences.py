@@ -252,7 +252,7 @@ _TOKEN_FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
 def packed(samples: Sequence[SequenceSample]) -> dict[str, Any]:
     """The fields of a `SequenceSample` and the provenance of a pack; its key names all samples, in order."""
     sources: tuple[SourceInfo, ...] = tuple(s for sample in samples for s in sample.__sources__ or ())
-    lengths = torch.cat([sample.cu_seqlens.diff() for sample in samples])
+    lengths = lengths_of(samples)
     first = samples[0]
     return {
         "__key__": ",".join(sample.__key__ for sample in samples),
@@ -265,6 +265,13 @@ def packed(samples: Sequence[SequenceSample]) -> dict[str, Any]:
         "max_seqlen": lengths.max(),
         **{name: torch.cat([getattr(sample, name) for sample in samples], dim=-1) for name in _TOKEN_FIELDS},
     }
+
+
+def lengths_of(samples: Sequence[SequenceSample]) -> Tensor:
+    """The lengths of all samples that these are packed of, int32 (samples,)."""
+    bounds = [sample.cu_seqlens.numpy() for sample in samples]
+    borders = np.cumsum([len(one) for one in bounds])[:-1] - 1  # from the end of one to the beginning of the next
+    return torch.from_numpy(np.delete(np.diff(np.concatenate(bounds)), borders))
 
 
 def batched(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bridge_data.encoders.byte_level import ByteLevel, byte_level
+from bridge_data.encoders.token_ids import ByteLevel, byte_level, library_tokenizer
 
 Span: TypeAlias = tuple[int, int]
 """A range of characters or tokens: the first, and the one after the last."""
@@ -50,7 +50,8 @@ class MarkedTokens:
 
 def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
     """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
-    ids = list(tokenizer(text).input_ids)
+    direct = library_tokenizer(tokenizer)
+    ids = list(tokenizer(text).input_ids) if direct is None else direct.encode_batch_fast([text])[0].ids
     if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
         ids.append(tokenizer.eos_token_id)
     return MarkedTokens.of(ids, np.ones(len(ids), bool))

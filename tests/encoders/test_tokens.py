@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from bridge_data.encoders.byte_level import byte_level
-from bridge_data.encoders.tokens import tokenize_spans, touching
+from bridge_data.encoders.token_ids import byte_level
+from bridge_data.encoders.tokens import tokenize_spans, tokenize_text, touching
 from tests.encoders.multimodal_parts import make_tokenizer
 
 
@@ -78,7 +78,7 @@ class _Shouting(PreTrainedTokenizerFast):
     """Does more than the tokenizer behind it."""
 
     def __call__(self, text: Any, **options: Any) -> Any:
-        return super().__call__([one.upper() for one in text], **options)
+        return super().__call__(text.upper() if isinstance(text, str) else [one.upper() for one in text], **options)
 
 
 def _bounded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -124,6 +124,7 @@ def test_a_tokenizer_does_all_that_it_does_by_itself(
             encoded = copy.deepcopy(tokenizer)([text], **options)
             assert marked.ids.tolist() == encoded["input_ids"][0]
             assert marked.has_loss.tolist() == touching(encoded["offset_mapping"][0], [(12, 14)]).tolist()
+        assert tokenize_text(tokenizer, text).ids.tolist() == encoded["input_ids"][0]
 
 
 def test_offsets_are_not_computed_where_lengths_say_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
-"""Token ids of many texts with the byte at which each token ends, of tokenizers whose tokens are the bytes of the text.
+"""Token ids of texts, made without offsets, which transformers has the tokenizers library compute in each call, whether
+anyone wants them or not: that takes a quarter of the time.
 
-Reads texts and a tokenizer of transformers. A byte-level tokenizer, such as those of Qwen, Llama 3 and GPT, cuts the
-bytes of a text and changes none, so the lengths of its tokens say where they are. The tokenizers library then need not
-compute offsets, which takes it a quarter of its time. It may still drop bytes, such as those that its vocabulary lacks:
-then all tokens of the text have fewer bytes than the text, and the caller has to ask for the offsets.
+Reads a fast tokenizer of transformers, and texts. `library_tokenizer` is the one that makes the ids. Of a *byte-level*
+one, such as those of Qwen, Llama 3 and GPT, which cuts the bytes of a text and changes none, the lengths of tokens say
+where they are. It may still drop bytes, such as those that its vocabulary lacks: then all tokens of the text have fewer
+bytes than the text, and the caller has to ask for the offsets.
 """
 
 import json
@@ -30,7 +31,7 @@ class CutTexts:
 
 
 class ByteLevel:
-    """The byte-level tokenizer behind one of transformers, with the vocabulary that it has now."""
+    """A byte-level tokenizer of the tokenizers library, with the vocabulary that it has now."""
 
     def __init__(self, backend: Any) -> None:
         self._backend, self._normalizer = backend, backend.normalizer
@@ -60,20 +61,27 @@ _UNKNOWN = 1 << 40
 _seen: "weakref.WeakKeyDictionary[Any, ByteLevel | None]" = weakref.WeakKeyDictionary()
 
 
-def byte_level(tokenizer: Any, *, add_special_tokens: bool) -> ByteLevel | None:
-    """What is behind a fast tokenizer, if its own `__call__` would do no more than `cut`; else None."""
+def library_tokenizer(tokenizer: Any) -> Any | None:
+    """The tokenizer of the tokenizers library behind a fast one of transformers, if calling that would do no more than
+    calling this one; else None."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     of = type(tokenizer)
     if not (issubclass(of, Fast) and of.__call__ is Fast.__call__ and of._encode_plus is Fast._encode_plus):
         return None
     backend = tokenizer.backend_tokenizer
+    is_set = backend.truncation or backend.padding  # the next call of `tokenizer` takes both away
+    return None if is_set or backend.encode_special_tokens != tokenizer.split_special_tokens else backend
+
+
+def byte_level(tokenizer: Any, *, add_special_tokens: bool) -> ByteLevel | None:
+    """What is behind a tokenizer, if it is byte-level, and adds no tokens of its own; else None."""
+    backend = library_tokenizer(tokenizer)
+    if backend is None or (add_special_tokens and backend.num_special_tokens_to_add(False)):
+        return None
     if tokenizer not in _seen:
         _seen[tokenizer] = ByteLevel(backend) if _is_byte_level(backend) else None
-    is_set = backend.truncation or backend.padding  # the next call of the tokenizer takes both away
-    if is_set or backend.encode_special_tokens != tokenizer.split_special_tokens:
-        return None
-    return None if add_special_tokens and backend.num_special_tokens_to_add(False) else _seen[tokenizer]
+    return _seen[tokenizer]
 
 
 def _is_byte_level(backend: Any) -> bool:
