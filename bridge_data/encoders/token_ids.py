@@ -8,6 +8,7 @@ bytes than the text, and the caller has to ask for the offsets.
 """
 
 import json
+import sys
 import weakref
 from array import array
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,8 @@ _seen: "weakref.WeakKeyDictionary[Any, ByteLevel | None]" = weakref.WeakKeyDicti
 def library_tokenizer(tokenizer: Any) -> Any | None:
     """The tokenizer of the tokenizers library behind a fast one of transformers, if calling that would do no more than
     calling this one; else None."""
+    if sys.modules.get("transformers") is None:  # then it is none of those
+        return None
     from transformers import PreTrainedTokenizerFast as Fast
 
     of = type(tokenizer)
