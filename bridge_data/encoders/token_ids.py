@@ -8,6 +8,7 @@ bytes than the text, and the caller has to ask for the offsets.
 """
 
 import json
+import sys
 import weakref
 from array import array
 from collections.abc import Mapping, Sequence
@@ -35,11 +36,13 @@ class ByteLevel:
 
     def __init__(self, backend: Any) -> None:
         self._backend, self._normalizer = backend, backend.normalizer
-        lengths = {number: len(token) for token, number in backend.get_vocab(with_added_tokens=False).items()}
-        for number, token in backend.get_added_tokens_decoder().items():
-            lengths[number] = len(token.content.encode())
-        self._num_bytes = np.full(max(lengths) + 2, _UNKNOWN, np.int64)  # the last stands for all after it
-        self._num_bytes[[*lengths]] = [*lengths.values()]
+        added = backend.get_added_tokens_decoder()
+        size = max(backend.get_vocab_size(with_added_tokens=False), *(number + 1 for number in added), 1)
+        self._num_bytes = np.zeros(size + 1, np.int64)
+        """Of each token; 0 if it has not come yet. The last stands for all that are added to the tokenizer later."""
+        self._num_bytes[-1] = _UNKNOWN
+        for number, token in added.items():
+            self._num_bytes[number] = len(token.content.encode())
 
     def cut(self, texts: Sequence[str], *, add_special_tokens: bool) -> CutTexts:
         """The tokens of texts."""
@@ -48,7 +51,15 @@ class ByteLevel:
             ids.extend(encoding.ids)
             bounds.append(len(ids))
         whole = np.frombuffer(ids, np.int64)
-        return CutTexts(whole, self._num_bytes.take(whole, mode="clip").cumsum(), bounds)
+        return CutTexts(whole, self._bytes_of(whole).cumsum(), bounds)
+
+    def _bytes_of(self, ids: Ints) -> Ints:
+        found = self._num_bytes.take(ids, mode="clip")
+        if found.all():
+            return found
+        for number in {*ids[found == 0].tolist()}:
+            self._num_bytes[number] = len(self._backend.id_to_token(number))  # a character for each byte
+        return self._num_bytes.take(ids, mode="clip")
 
     def is_kept(self, text: str) -> bool:
         """Whether the tokenizer changes nothing in a text before it cuts it."""
@@ -64,6 +75,8 @@ _seen: "weakref.WeakKeyDictionary[Any, ByteLevel | None]" = weakref.WeakKeyDicti
 def library_tokenizer(tokenizer: Any) -> Any | None:
     """The tokenizer of the tokenizers library behind a fast one of transformers, if calling that would do no more than
     calling this one; else None."""
+    if sys.modules.get("transformers") is None:  # then it is none of those
+        return None
     from transformers import PreTrainedTokenizerFast as Fast
 
     of = type(tokenizer)

@@ -1,7 +1,9 @@
 """The tokens of spans: as transformers marks answers, whatever characters a token is."""
 
 import copy
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +127,17 @@ def test_a_tokenizer_does_all_that_it_does_by_itself(
             assert marked.ids.tolist() == encoded["input_ids"][0]
             assert marked.has_loss.tolist() == touching(encoded["offset_mapping"][0], [(12, 14)]).tolist()
         assert tokenize_text(tokenizer, text).ids.tolist() == encoded["input_ids"][0]
+
+
+def test_a_tokenizer_of_somebody_else_needs_no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Letters:
+        eos_token_id = 0
+
+        def __call__(self, text: str) -> Any:
+            return SimpleNamespace(input_ids=[ord(letter) for letter in text])
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert tokenize_text(Letters(), "ab").ids.tolist() == [97, 98, 0]
 
 
 def test_offsets_are_not_computed_where_lengths_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
