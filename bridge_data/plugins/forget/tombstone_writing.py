@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from bridge_data.data import Records
 from bridge_data.data.jsonl_file import JsonlLines
 from bridge_data.data.metadata import INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.data.prepared import PreparedDataset
-from bridge_data.data.sample_keys import find, fix_repeated_keys, meanings
+from bridge_data.data.sample_keys import find, fix_repeated_keys, meanings, pack_members
 from bridge_data.data.shard_set import ShardSet
 from bridge_data.data.withheld import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, ShardStamp, files_of
 from bridge_data.errors import ConfigError, listed
@@ -243,8 +244,8 @@ def read_tombstones(root: Path) -> list[Tombstones]:
 def forget_samples(
     root: Path, keys: Iterable[str], reason: str, *, restore: bool = False, ignore_unknown: bool = False
 ) -> ForgetReport:
-    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`) to the list; with `restore`, remove them from it. All
-    samples of a shard that share a key go together.
+    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`; of a pack, these with commas) to the list; with
+    `restore`, remove them from it. All samples of a shard that share a key go together.
 
     Raises:
         ConfigError: naming all keys that no sample has, or samples of several shards have; nothing is written. With
@@ -340,7 +341,14 @@ def _resolved(
 ) -> tuple[dict[str, list[KeyMatch]], list[str], dict[str, list[str]]]:
     """(The samples by the name given, names that no sample has, the shards of names that samples of several have)."""
     found, unknown, ambiguous = {}, [], {}
-    for name, samples in data.find(dict.fromkeys(keys)).items():
+    all_found = data.find(dict.fromkeys(keys))
+    packs = {name: pack_members(name) for name, samples in all_found.items() if not samples}
+    of_packs = data.find(itertools.chain.from_iterable(packs.values()))
+    for name, members in packs.items():
+        if any(of_packs[one] for one in members):
+            del all_found[name]
+            all_found |= {one: of_packs[one] for one in members}
+    for name, samples in all_found.items():
         if len({(one.list_number, one.shard, one.key) for one in samples}) > 1:
             ambiguous[name] = [data.shard_name(one.list_number, one.shard) for one in samples]
         elif samples:
