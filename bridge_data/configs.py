@@ -282,21 +282,30 @@ def is_run_folder(path: Path) -> bool:
 
 def config_file(folder: Path) -> Path | None:
     """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top, of which
-    `config.yaml` comes first.
+    `config.yaml` comes first, and of several of these (a resumed LightningCLI writes one more) the newest.
 
     Raises:
         ConfigError: if several are equally near.
+    """
+    return next(iter(config_files(folder)), None)
+
+
+def config_files(folder: Path) -> list[Path]:
+    """The YAML of `config_file`; and others that it could be, from the newest on.
+
+    Raises:
+        ConfigError: if none of several is a `config.yaml`.
     """
     found = [file for file in files_of_run(folder) if file.suffix in _YAML and _names_data(file)]
     least = min((len(file.parts) for file in found), default=0)
     nearest_ones = [file for file in found if len(file.parts) == least]
     written = [file for file in nearest_ones if file.name == CONFIG_FILE]
-    if len(written) == 1:
-        return written[0]
+    if written:
+        return sorted(written, key=lambda file: file.stat().st_mtime_ns, reverse=True)
     if len(nearest_ones) > 1:
         names = ", ".join(str(file.relative_to(folder)) for file in nearest_ones)
         raise ConfigError(f"{folder}: has several configs, {names}: give one of them; checkpoints go in by --state")
-    return next(iter(nearest_ones), None)
+    return nearest_ones
 
 
 def files_of_run(folder: Path) -> Iterator[Path]:

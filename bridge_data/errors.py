@@ -15,6 +15,7 @@
 import logging
 import os
 import shlex
+import sysconfig
 import threading
 import time
 import traceback
@@ -129,6 +130,10 @@ ErrorHandler: TypeAlias = Callable[[Exception, Any, list[SourceInfo] | None], No
 Returning skips the sample; raising stops the run."""
 
 
+_LIBRARIES = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+_INSTALLED = ("<frozen", *(os.path.join(folder, "") for folder in (os.path.dirname(__file__), *_LIBRARIES)))
+"""How the paths of code begin that is not the user's."""
+
 REPEAT_S = 600.0
 """Seconds after which a repeated failure is reported again, however few there were."""
 
@@ -165,7 +170,8 @@ os.register_at_fork(after_in_child=log_throttle.after_fork)
 
 def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Log a failure and skip the sample. Failures of the same type, in the same hook and at the same line of code, are
-    logged in full once a process, then counted: see `LogThrottle`."""
+    logged once a process, then counted: see `LogThrottle`. It is one line if the data are at fault; else it has the
+    traceback."""
     notes = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
     frames = traceback.extract_tb(error.__traceback__)[-2:]
     where = tuple((frame.filename, frame.lineno) for frame in frames)
@@ -173,6 +179,10 @@ def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | Non
     if not number:
         return
     origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
+    if number == 1 and is_of_data(error):
+        key = provenance_of(sample, "__key__")
+        logger.error("left out sample %s of %s: %s [%s]", key or "of unknown key", origin, error, notes)
+        return
     if number == 1:
         logger.error("left out a sample of %s:\n%s", origin, "".join(traceback.format_exception(error)).rstrip())
         return
@@ -180,6 +190,14 @@ def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | Non
         "process %d has left out samples for the same reason %d times so far, the last one of %s: %s: %s [%s]",
         *(os.getpid(), number, origin, type(error).__name__, error, notes),
     )
+
+
+def is_of_data(error: Exception) -> bool:
+    """Whether a failure says what is wrong with a sample: a `SampleError` that no code of the user has caused."""
+    if not isinstance(error, SampleError):
+        return False
+    frames = [] if error.__cause__ is None else traceback.extract_tb(error.__cause__.__traceback__)
+    return all(frame.filename.startswith(_INSTALLED) for frame in frames)
 
 
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:

@@ -135,7 +135,8 @@ class WorkerConfig:
         if self.num_lanes % self.world_size:
             raise ConfigError(
                 f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
-                "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another"
+                "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another. "
+                "A resumed run may set another num_lanes: the rest of its epoch is then resharded"
             )
 
     def changed(self, **fields: Any) -> Self:

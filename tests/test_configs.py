@@ -1,6 +1,7 @@
 """`DataConfig`: the data of a run out of YAML, functions, folders and paths, and the DataModule that it builds."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -222,6 +223,18 @@ def test_the_folder_of_a_run_has_its_config(path: Path, tmp_path: Path) -> None:
     in_yaml(tmp_path / "version_2", {"path": str(path)})
     with pytest.raises(ConfigError, match=r"several configs, version_1/run\.yaml, version_2/run\.yaml"):
         DataConfig.read(tmp_path)
+
+
+def test_of_the_configs_that_each_resume_writes_the_newest_is_taken_and_told(path: Path, tmp_path: Path) -> None:
+    for number in (1, 2, 0):
+        folder = tmp_path / f"version_{number}"
+        folder.mkdir()
+        in_yaml(folder, {"path": str(path), "seed": number}).rename(folder / "config.yaml")
+        os.utime(folder / "config.yaml", (100, 100 + number))
+    run = TrainingRun.read(tmp_path, states=[])
+    assert run.data.options == {"seed": 2}
+    assert f"the settings are those of {tmp_path}/version_2/config.yaml, the newest of 3 configs" in run.assumed
+    assert not any("newest" in one for one in TrainingRun.read(tmp_path / "version_1", states=[]).assumed)
 
 
 def test_a_run_of_ones_own_has_its_settings_in_its_folder(path: Path, tmp_path: Path) -> None:

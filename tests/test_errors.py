@@ -1,3 +1,4 @@
+import json
 import logging
 import os
 from typing import Any
@@ -5,7 +6,8 @@ from typing import Any
 import pytest
 
 from bridge_data import errors
-from bridge_data.errors import LogThrottle, listed, log_exception
+from bridge_data.decode import SampleDecoder
+from bridge_data.errors import LogThrottle, SampleError, listed, log_exception
 
 
 def test_of_many_names_the_first_are_listed() -> None:
@@ -58,6 +60,25 @@ def fail(action: Any, reason: str, note: str) -> None:
     except ValueError as error:
         error.add_note(note)
         log_exception(error, None)
+
+
+def test_data_at_fault_take_one_line_and_code_at_fault_its_traceback(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = {"__key__": "a.tar/7"}
+    for handlers, part in ((None, "jpg"), ({"own": json.loads}, "own"), ({"own": refuse}, "own")):
+        monkeypatch.setattr(errors, "log_throttle", LogThrottle())
+        try:
+            SampleDecoder(handlers=handlers)(sample | {part: b"nothing"})
+        except SampleError as error:
+            error.add_note("in decode")
+            log_exception(error, sample)
+    damaged, of_library, of_user = caplog.messages
+    assert damaged.startswith(
+        "left out sample a.tar/7 of unknown origin: sample 'a.tar/7': part 'jpg' (7 bytes) cannot"
+    )
+    assert damaged.endswith("[in decode]") and not {"\n"} & {*damaged, *of_library}
+    assert "Traceback" in of_user and "in refuse" in of_user
 
 
 def test_failures_are_the_same_by_type_hook_and_line(

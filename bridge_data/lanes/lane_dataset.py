@@ -300,6 +300,12 @@ class LaneDataset:
         if self.is_packing:
             self.pack_sources.check(self, state)
         if num_lanes != state.num_lanes:
+            if config.rank == 0 and not (self.is_packing and self.pack_sources.are_planned):
+                logger.warning(
+                    "resharded from %d to %d lanes: the rest of the epochs in progress comes in another order, each "
+                    "sample once",
+                    *(state.num_lanes, num_lanes),
+                )
             state = self.resharded_state(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 

@@ -140,6 +140,11 @@ class PackSources:
         """Whether these lanes of finite data have nothing left in `state`, as far as is known without reading."""
         return dataset.order.have_ended(state, lanes)
 
+    def drawn(self, dataset: PackedData, state: LoaderState) -> LoaderState:
+        """`state` with the cursors that say how far its lanes have drawn: those of the lanes, if they draw themselves.
+        Metrics count epochs by it."""
+        return state
+
     def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that a saved state of these settings can be continued.
 

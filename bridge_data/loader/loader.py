@@ -569,7 +569,7 @@ class Position:
         ahead = [one for one in skips.ranges if one.stop >= index] if self._rank == 0 and skips is not None else []
         if ahead:
             words = StepSkips(()).name if named is None else named.name
-            logger.info("from micro-batch %d of the job on: %s", index, ", ".join(map(words, ahead)))
+            logger.warning("from micro-batch %d of the job on: %s", index, ", ".join(map(words, ahead)))
 
     def lanes(self) -> list[int]:
         """The lanes of this rank that have not ended, by their next micro-batches in `state`: also after an interrupt

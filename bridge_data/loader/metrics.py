@@ -223,6 +223,7 @@ def epochs_of(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
     epochs: dict[str, float] = {}
     if state.fingerprint["order"] != "shuffled" or not state.lanes:
         return epochs
+    state = dataset.pack_sources.drawn(dataset, state)
     for number, (name, label) in enumerate(state.fingerprint["sources"]):
         own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
         num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1

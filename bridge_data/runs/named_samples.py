@@ -52,9 +52,15 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
     samples = {(str(one.root), one.name): one for one in found}
     if len(samples) > 1:
         roots = {str(one.root) for one in found}
-        names = [one.name if len(roots) == 1 else f"{one.root}/{one.name}" for one in samples.values()]
+        names = [
+            one.name if len(roots) == 1 else f"{_path_of(several[one.records], one.shard)}:{one.key}"
+            for one in samples.values()
+        ]
         raise ConfigError(f"{name!r} is the key of {len(names)} samples; say which is meant: {listed(names)}")
     if not found:
+        members = pack_members(name)
+        if any(True for one in members for records in several for _ in located(records, one)):
+            raise ConfigError(f"{name!r} is the key of a pack; say which of its samples is meant: {listed(members)}")
         raise ConfigError(_complaint(several, name))
     same = [one for one in found if one.records == found[0].records]
     if len({one.index for one in same}) > 1:
@@ -89,6 +95,11 @@ def located(records: Records, name: str) -> Iterator[tuple[int, str, str]]:
             yield index, names_of(records)[shard], key
 
 
+def pack_members(name: str) -> list[str]:
+    """The names of the samples of a pack, if `name`, which no sample has, is the `__key__` of one; else none."""
+    return name.split(",") if "," in name else []
+
+
 def meanings(name: str) -> Iterator[tuple[str | None, str]]:
     """The shards (None: any) and keys that a name may consist of: a key may have slashes and colons itself."""
     yield None, name
@@ -100,10 +111,12 @@ def _shards_called(records: Records, given: str) -> Collection[int]:
     names = names_of(records)
     if given in names:
         return {shard for shard, name in enumerate(names) if name == given}
-    is_file = [records.root.name] == [*names]
-    return {
-        shard for shard, name in enumerate(names) if _called(records.root if is_file else records.root / name, given)
-    }
+    return {shard for shard, name in enumerate(names) if _called(_path_of(records, name), given)}
+
+
+def _path_of(records: Records, shard: str) -> Location:
+    """The path of a shard: of a file, its own."""
+    return records.root if [*names_of(records)] == [records.root.name] else records.root / shard
 
 
 def _called(path: Location, given: str) -> bool:

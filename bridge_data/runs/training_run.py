@@ -16,6 +16,7 @@ from bridge_data.configs import (
     DATA_MODULE,
     DataConfig,
     config_file,
+    config_files,
     is_run_folder,
     look_here,
     named_object,
@@ -123,6 +124,8 @@ class TrainingRun:
             if states:
                 assumed = ["settings that the states do not have are the defaults of the DataModule"]
                 data = _of_states(data, states)
+        elif found is None and is_run_folder(Path(name)) and len(written := config_files(Path(name))) > 1:
+            assumed.append(f"the settings are those of {written[0]}, the newest of {len(written)} configs")
         newest = newest_of(states) if states else None
         if "num_ranks" not in given:
             trainer["num_ranks"] = (newest and newest.world_size) or 1

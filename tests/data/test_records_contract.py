@@ -271,6 +271,20 @@ def test_names_with_their_shard_find_one_sample(records: Records) -> None:
                     find_sample([records], name)
 
 
+def test_the_names_that_an_error_lists_find_the_samples_of_several_data_sets(
+    records: Records, kind: str, tmp_path: Path
+) -> None:
+    several = [records, KINDS[kind](tmp_path / "other" / "data")]
+    keys = Counter(sample.key for sample in samples_of(records))
+    key = next((key for key, count in keys.items() if count == 1), None)
+    if key is None or kind == "in memory":
+        pytest.skip("no key of its own, or no path")
+    with pytest.raises(ConfigError, match="is the key of 2 samples") as refused:
+        find_sample(several, key)
+    names = str(refused.value).partition("say which is meant: ")[2].split(", ")
+    assert [find_sample(several, name)[0].records for name in names] == [0, 1]
+
+
 def test_columns_are_keys_shards_and_numbers_as_they_are_read(records: Records, kind: str) -> None:
     if kind in WITHOUT_COLUMNS:
         with pytest.raises(ConfigError, match=r"where: (is for prepared data sets|needs our index)"):

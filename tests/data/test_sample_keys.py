@@ -57,6 +57,17 @@ def test_a_key_of_several_samples_lists_them(tmp_path: Path) -> None:
     assert twice == [(0, 1, "0.tar:2"), (1, 0, "0.tar:2")]  # a data set that is there twice is one
 
 
+def test_the_key_of_a_pack_names_its_samples(tmp_path: Path) -> None:
+    shards = dataset(tmp_path / "a", [["1", "2,3"], ["4"]])
+    with pytest.raises(
+        ConfigError, match=r"is the key of a pack; say which of its samples is meant: 0.tar/1, 1.tar/4$"
+    ):
+        found("0.tar/1,1.tar/4", shards)
+    assert found("2,3", shards) == [(0, 1, "0.tar:2,3")]
+    with pytest.raises(ConfigError, match="no sample has the key '5,6'"):
+        found("5,6", shards)
+
+
 def test_a_damaged_index_is_told(tmp_path: Path) -> None:
     shards = dataset(tmp_path / "a", [["1", "2"]])
     with sqlite3.connect(tmp_path / "a" / ".nv-meta" / INDEX_SQLITE) as database:

@@ -34,7 +34,7 @@ def after(made: LaneDataset, num_batches: int) -> dict[str, Any]:
     return json.loads(json.dumps(loader.save_state_rank()))  # type: ignore[no-any-return]
 
 
-def test_discarded_samples_are_counted(data: Path) -> None:
+def test_discarded_samples_are_counted(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = dataset(data, Encoder(skip_every=7), num_lanes=2)
     state = made.new_state()
     lanes = [made.lane(lane, state) for lane in range(2)]
@@ -42,6 +42,7 @@ def test_discarded_samples_are_counted(data: Path) -> None:
     made.skips = skips_of(SkippedRange(4, 10))
     loader = get_savable_loader(made)
     found = [batch for _, batch in zip(range(6), loader, strict=False)]
+    assert [message for message in caplog.messages if "skip micro-batches 4 to 9" in message], "at the default level"
     assert found == [expected[index].batch for index in (0, 1, 2, 3, 10, 11)]
     hooks = sum(one.skipped.get("encode_sample", 0) for one in expected)
     assert loader.skipped == {"skip_steps": 24, **({"encode_sample": hooks} if hooks else {})}

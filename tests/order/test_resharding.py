@@ -74,6 +74,16 @@ def test_lanes_are_kept_where_the_ranks_can_share_them_and_else_resharded(data: 
         assert (state.num_lanes, len(state.generations)) == (num_lanes, 1 + (num_lanes != 8))
 
 
+def test_a_reshard_is_told_once(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = after(data, 5, 4, num_lanes=8)
+    for num_lanes in (8, 4):
+        for made in ranks(data, 2, num_lanes):
+            made.restored_state(saved)
+    assert [message for message in caplog.messages if "reshard" in message] == [
+        "resharded from 8 to 4 lanes: the rest of the epochs in progress comes in another order, each sample once"
+    ]
+
+
 def test_all_ranks_assign_alike(data: Path) -> None:
     saved = after(data, 7, 2, num_lanes=4, packing_buffer_size=20)
     together = merge_states([made.restored_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])

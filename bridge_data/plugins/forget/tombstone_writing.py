@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from bridge_data.plugins.forget.tombstones import (
     digest_of,
 )
 from bridge_data.prepare.commit import preparing_alone
-from bridge_data.runs.named_samples import meanings
+from bridge_data.runs.named_samples import meanings, pack_members
 from bridge_data.storage.atomic import write_file, writing
 
 MAX_NAMED = 100
@@ -244,8 +245,8 @@ def read_tombstones(root: Path) -> list[Tombstones]:
 def forget_samples(
     root: Path, keys: Iterable[str], reason: str, *, restore: bool = False, ignore_unknown: bool = False
 ) -> ForgetReport:
-    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`) to the list; with `restore`, remove them from it. All
-    samples of a shard that share a key go together.
+    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`; of a pack, these with commas) to the list; with
+    `restore`, remove them from it. All samples of a shard that share a key go together.
 
     Raises:
         ConfigError: naming all keys that no sample has, or samples of several shards have; nothing is written. With
@@ -341,7 +342,14 @@ def _resolved(
 ) -> tuple[dict[str, list[KeyMatch]], list[str], dict[str, list[str]]]:
     """(The samples by the name given, names that no sample has, the shards of names that samples of several have)."""
     found, unknown, ambiguous = {}, [], {}
-    for name, samples in data.find(dict.fromkeys(keys)).items():
+    all_found = data.find(dict.fromkeys(keys))
+    packs = {name: pack_members(name) for name, samples in all_found.items() if not samples}
+    of_packs = data.find(itertools.chain.from_iterable(packs.values()))
+    for name, members in packs.items():
+        if any(of_packs[one] for one in members):
+            del all_found[name]
+            all_found |= {one: of_packs[one] for one in members}
+    for name, samples in all_found.items():
         if len({(one.list_number, one.shard, one.key) for one in samples}) > 1:
             ambiguous[name] = [data.shard_name(one.list_number, one.shard) for one in samples]
         elif samples:

@@ -12,6 +12,7 @@ are assigned, long ones to several ranks. No sample moves between ranks: each re
 
 import bisect
 import collections
+import contextlib
 import dataclasses
 import heapq
 import itertools
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.order import ALL_OUTPUTS, Cursor, SampleRef
+from bridge_data.order import ALL_OUTPUTS, BEGINNING, Cursor, SampleRef
 from bridge_data.order.cursor import CursorState
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
@@ -553,6 +554,23 @@ class LanePacks:
         """The slot from which the lane takes its next pack, if the data do not end before."""
         place, within = divmod(self._taken, self._packs.batch_size)
         return self._slot + (place * self._num_lanes + self._lane - self._number) * self._packs.batch_size + within
+
+    def drawn(self) -> LaneState:
+        """How far the job has drawn, if its other lanes have taken as many packs: the cursors, with the numbers of
+        samples taken."""
+        planner, end = self._packs.planner, self.next_slot() - self._lane * self._packs.batch_size
+        window = planner.window(self._begin[0])
+        with contextlib.suppress(StopIteration):
+            while end > window.end:
+                window = planner.following(window)
+        taken = collections.Counter[int]()
+        for pack in window.packs[: max(0, end - window.first)]:
+            taken.update(ref.source for ref in itertools.compress(pack.members, pack.is_first))
+        cursors = {**window.begin["cursors"]}
+        for source, count in taken.items():
+            shuffle, number, offset, before = cursors.get(str(source), BEGINNING)
+            cursors[str(source)] = shuffle, number, offset, before + count
+        return {"cursors": cursors}
 
     def upcoming(self) -> PlannedPack | None:
         """The pack that `next` returns next, without taking it; None at the end of the data."""

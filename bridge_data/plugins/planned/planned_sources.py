@@ -155,6 +155,13 @@ class PlannedSources(PackSources):
             for lane in lanes
         )
 
+    def drawn(self, dataset: PackedData, state: LoaderState) -> LoaderState:
+        """`state` as of a job with one lane, as planned packs draw: of each lane, the draws of the job until its last
+        pack."""
+        generations = [one._replace(num_lanes=1) for one in state.generations]
+        lanes = {lane: self.lane_packs(dataset, lane, state).drawn() for lane in state.lanes}
+        return dataclasses.replace(state, generations=generations, lanes=lanes)
+
     def check(self, dataset: PackedData, state: LoaderState) -> None:
         """Check that `state` is not from the middle of a step that is assigned otherwise now."""
         check_step(state, self.packs(dataset))

@@ -55,6 +55,14 @@ def test_all_wrong_keys_are_named_and_nothing_is_written(texts: Path) -> None:
     assert code == 1 and "'000004': is not forgotten" in output
 
 
+def test_the_samples_of_a_pack_are_forgotten_by_its_key(texts: Path) -> None:
+    code, output = forget(texts, ["data-0000.tar/000003,data-0001.tar/000025", "000004"])
+    assert code == 0 and "3 samples" in output
+    code, output = forget(texts, ["000005,nope", "no,pe"])
+    assert code == 1 and "'nope': no sample" in output and "'no,pe': no sample" in output
+    assert forget(texts, ["000005,nope"], "--ignore-unknown")[1].endswith("forgotten in all: 4 samples\n")
+
+
 def test_a_damaged_list_is_refused(texts: Path) -> None:
     forget(texts, ["000003"])
     forget(texts, ["000005"])

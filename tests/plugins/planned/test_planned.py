@@ -297,6 +297,33 @@ def test_a_blend_is_packed_together(tmp_path: Path) -> None:
     assert Job(1, functools.partial(planned, data)).batches(40) == batches
 
 
+@pytest.mark.parametrize("num_lanes", [2, 6])
+def test_epochs_of_metrics_are_those_that_were_drawn_also_after_a_reshard(tmp_path: Path, num_lanes: int) -> None:
+    sizes = {"a": 300, "b": 200}
+    for name, size in sizes.items():
+        write_measured(tmp_path / name, size)
+    make = functools.partial(planned, write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1}), num_lanes=num_lanes)
+    drawn: set[tuple[int, int, int]] = set()
+
+    def take(job: Job, count: int) -> None:
+        refs = itertools.chain.from_iterable(itertools.chain.from_iterable(job.batches(count)))
+        drawn.update((source, epoch, index) for source, epoch, index, *_ in refs)
+        of_sources = collections.Counter(source for source, *_ in drawn)
+        for loader in job.loaders:
+            ids = zip(loader.dataset.source_ids, sizes.items(), strict=True)
+            expected = {f"{name}/train": of_sources[source] / size for source, (name, size) in ids}
+            assert loader.metrics().epochs == pytest.approx(expected, abs=0.05)  # too long ones are drawn, too
+
+    job = Job(2, make)
+    for count in (0, 6, 30, 60, 48):
+        take(job, count)
+    state = merge_states(job.states())
+    job = Job(1, functools.partial(make, num_lanes=3), state)
+    for count in (0, 60):
+        take(job, count)
+    assert min(job.loaders[0].metrics().epochs.values()) > 1
+
+
 @pytest.mark.parametrize(
     ("encoder", "says"),
     [
