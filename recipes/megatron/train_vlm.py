@@ -46,7 +46,6 @@ def main(
     model_parallel_cuda_manual_seed(1234)
     dm = DataConfig.read(recipe).with_options(**(data or {})).saved_in(run, max_steps=train_steps).build(groups)
     train, val = dm.build()
-
     precision = {"bf16": bf16, "params_dtype": torch.bfloat16 if bf16 else torch.float32}
     whole = VisionLanguageModel(model, dm.seq_length, tensor_model_parallel_size=tensor_parallel, **precision).cuda()
     config, whole = whole.config, Float16Module(whole.config, whole) if bf16 else whole
@@ -80,8 +79,8 @@ def main(
         optimizer.load_state_dict(saved["optimizer"])
         train.restore_state(load_states(run / f"iter_{step:07d}", step=step) if groups.dp.rank() == 0 else None)
 
-    is_first, is_over = dist.get_rank() == 0, torch.zeros(1, device="cuda")
-    signal.signal(signal.SIGTERM, lambda *_: is_over.fill_(1))
+    is_first, is_asked, is_over = dist.get_rank() == 0, *torch.zeros(2, 1, device="cuda")
+    signal.signal(signal.SIGTERM, lambda *_: is_asked.fill_(1))
     metrics = MetricsReporter(train, [JsonlSink(run / "data.jsonl")], every_steps=10)
     log = (run / f"steps_dprank{groups.dp.rank():03d}.jsonl").open("a", buffering=1)
     while step < train_steps and not is_over:
@@ -93,7 +92,7 @@ def main(
         metrics.step(step)
         if groups.tp.rank() == 0:
             log.write(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
-        dist.all_reduce(is_over, dist.ReduceOp.MAX)
+        dist.all_reduce(is_over.copy_(is_asked), dist.ReduceOp.MAX)  # a signal from now on ends the next step
         if step % save_interval and step < train_steps and not is_over:
             continue
         folder = run / f"iter_{step:07d}"
@@ -101,16 +100,17 @@ def main(
             shutil.rmtree(folder, ignore_errors=True)  # left by a job that was killed while saving
             folder.mkdir()
         dist.barrier()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for good in what Megatron starts to save
         dist_checkpointing.save(state(is_loading=False), str(folder))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if groups.tp.rank() == 0:
             save_rank_state(folder, train.save_state(), step=step, group=groups.dp)
         dist.barrier()
         if is_first:
             latest.with_suffix(".new").write_text(str(step))
             latest.with_suffix(".new").replace(latest)
-        if val is not None:
-            with torch.no_grad():
-                validation_loss, _ = run_step(val, forward_only=True)
+        if val is not None and not is_over:
+            validation_loss, _ = torch.no_grad()(run_step)(val, forward_only=True)
             if is_first:
                 print(f"step {step}: loss {loss:.4f}, validation loss {validation_loss:.4f}", flush=True)
 

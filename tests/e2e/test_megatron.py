@@ -13,7 +13,8 @@ from recipes.demo.compare import compare, read_run
 from recipes.demo.jobs import run_job
 from tests.recipes.vlm_job import arguments, make_inputs
 
-NUM_STEPS, SIGNAL_AFTER = 12, 2
+NUM_STEPS, SIGNAL_AFTER = 12, 7
+"""The signal comes after a checkpoint: Megatron then has processes of its own."""
 
 
 def start(inputs: Path, run: Path, num_ranks: int, on_step: Any = lambda line: None, **job: Any) -> None:
@@ -31,7 +32,9 @@ def test_whatever_happens_to_a_run_it_goes_on_as_the_uninterrupted_one(tmp_path:
     def terminate(line: dict[str, Any]) -> None:
         if line["step"] == SIGNAL_AFTER:
             ranks = [one for one in psutil.Process().children(recursive=True) if one.environ().get("RANK") == "1"]
-            next(one for one in ranks if "on_cpu" in " ".join(one.cmdline())).send_signal(signal.SIGTERM)
+            rank = next(one for one in ranks if "on_cpu" in " ".join(one.cmdline()))
+            for process in [rank, *rank.children(recursive=True)]:  # as torchrun and Slurm do
+                process.send_signal(signal.SIGTERM)
 
     start(inputs, run, 2, terminate)
     ended = max(read_run(run))
