@@ -100,7 +100,8 @@ def byte_level(tokenizer: Any, *, add_special_tokens: bool) -> ByteLevel | None:
 def _is_byte_level(backend: Any) -> bool:
     """Whether each token of a tokenizer is a run of bytes of the text, and offsets are those of its characters."""
     model = backend.model
-    if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
+    adds_bytes = model.unk_token or model.continuing_subword_prefix or model.end_of_word_suffix
+    if type(model).__name__ != "BPE" or adds_bytes:
         return False
     cutting, after, before = map(_steps, (backend.pre_tokenizer, backend.post_processor, backend.normalizer))
     prefixed = [step["add_prefix_space"] for step in cutting if step["type"] == "ByteLevel"]

@@ -8,6 +8,7 @@ Started again it goes on from the newest checkpoint in `run`, on any number of r
 import json
 import shutil
 import signal
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,15 @@ def main(
     network = DistributedDataParallel(config, DistributedDataParallelConfig(), whole, pg_collection=groups)
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=lr, clip_grad=1.0, **precision), [network])
     config.finalize_model_grads_func, config.grad_scale_func = finalize_model_grads, optimizer.scale_loss
+    trained = {"model": [network], "seq_length": dm.seq_length, "micro_batch_size": dm.micro_batch_size}
 
     def run_step(batches: Any, *, forward_only: bool) -> tuple[float, list[list[str]]]:
         outputs = get_forward_backward_func()(
             forward_step_func=forward_step,
             data_iterator=batches,
-            model=[network],
             num_microbatches=dm.batch_schedule.num_micro_batches(0, groups.dp.size()),
-            seq_length=dm.seq_length,
-            micro_batch_size=dm.micro_batch_size,
             forward_only=forward_only,
+            **trained,
         )
         sums = torch.stack([output["sums"] for output in outputs]).sum(0)
         dist.all_reduce(sums, group=groups.dp)
@@ -78,9 +78,9 @@ def main(
         whole.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         train.restore_state(load_states(run / f"iter_{step:07d}", step=step) if groups.dp.rank() == 0 else None)
-
     is_first, is_asked, is_over = dist.get_rank() == 0, *torch.zeros(2, 1, device="cuda")
     signal.signal(signal.SIGTERM, lambda *_: is_asked.fill_(1))
+    resource_tracker.ensure_running()  # starting it would unblock signals
     metrics = MetricsReporter(train, [JsonlSink(run / "data.jsonl")], every_steps=10)
     log = (run / f"steps_dprank{groups.dp.rank():03d}.jsonl").open("a", buffering=1)
     while step < train_steps and not is_over:
@@ -100,7 +100,7 @@ def main(
             shutil.rmtree(folder, ignore_errors=True)  # left by a job that was killed while saving
             folder.mkdir()
         dist.barrier()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for good in what Megatron starts to save
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for good in the processes that this starts
         dist_checkpointing.save(state(is_loading=False), str(folder))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if groups.tp.rank() == 0:
