@@ -272,6 +272,28 @@ class DataConfig:
         )
 
 
+@dataclasses.dataclass
+class NamedTaskEncoder:
+    """The task encoder of a `DataConfig` for Megatron-Bridge, which makes it with the tokenizer of the run: a
+    `TaskEncoderConfig` that the YAML of a run can hold."""
+
+    class_path: str
+    init_args: dict[str, Any]
+    image_processor: str
+
+    def build(self, dataset: "EnergonDatasetConfig", tokenizer: Any) -> "TaskEncoder[Any, Any, Any, Any]":
+        """The task encoder, of the sequence length of `dataset`."""
+        encoder = {"class_path": self.class_path, "init_args": self.init_args}
+        data = DataConfig(
+            path=dataset.path,
+            tokenizer=tokenizer,
+            image_processor=self.image_processor,
+            task_encoder=encoder,
+            options={"seq_length": dataset.seq_length},
+        )
+        return data.build_task_encoder()
+
+
 def is_run_folder(path: Path) -> bool:
     """Whether `path` is a folder that holds no data, or tars that nobody prepared beside the config of a run."""
     if not path.is_dir():

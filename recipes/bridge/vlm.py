@@ -21,7 +21,7 @@ from megatron.bridge.training.utils.omegaconf_utils import process_config_with_o
 from megatron.bridge.training.vlm_step import forward_step
 
 from bridge_data import EnergonDatasetConfig
-from bridge_data.configs import DataConfig
+from bridge_data.configs import DataConfig, NamedTaskEncoder
 
 QWEN25_VL = Path(__file__).parents[2] / "configs" / "qwen2_5_vl.yaml"
 
@@ -44,27 +44,6 @@ def qwen25_vl_7b_peft_config() -> ConfigContainer:
 RECIPES: dict[str, Callable[[], ConfigContainer]] = {
     recipe.__name__: recipe for recipe in (qwen25_vl_3b_sft_config, qwen25_vl_7b_sft_config, qwen25_vl_7b_peft_config)
 }
-
-
-@dataclasses.dataclass
-class NamedTaskEncoder:
-    """A `TaskEncoderConfig`: the task encoder of a `DataConfig`, for the tokenizer of the run. Bridge can write it to
-    the YAML of a run."""
-
-    class_path: str
-    init_args: dict[str, Any]
-    image_processor: str
-
-    def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> Any:
-        encoder = {"class_path": self.class_path, "init_args": self.init_args}
-        data = DataConfig(
-            path=dataset.path,
-            tokenizer=tokenizer,
-            image_processor=self.image_processor,
-            task_encoder=encoder,
-            options={"seq_length": dataset.seq_length},
-        )
-        return data.build_task_encoder()
 
 
 def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContainer:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import CLIPImageProcessor
 
-from bridge_data import EnergonDatasetConfig
+from bridge_data import DefaultTaskEncoder, EnergonDatasetConfig
 from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
 from tests.encoders.multimodal_parts import make_tokenizer
 from tests.plugins.convert.originals import captioned_mds, picture
@@ -113,7 +113,7 @@ def test_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = CLIPImageProcessor(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
     processor.save_pretrained(model)
     run = PageRun(ROOT / "README.md")
-    run.scope |= {"config": SimpleNamespace(), "processor": processor, "Model": Model}
+    run.scope |= {"config": SimpleNamespace(), "encoder": DefaultTaskEncoder(), "Model": Model}
     run.check()
     assert isinstance(run.scope["config"].dataset, EnergonDatasetConfig)
     tokens, pixels = run.scope["batch"].tokens, run.scope["batch"].images
