@@ -79,11 +79,15 @@ class Qwen2VL(ProcessedFamily):
             if missing or not all(self._limits):
                 raise ConfigError(f"it has no {missing[0] if missing else 'such size'}")
         token = self.factor**2
-        for low, high, kind in ((*self._limits, "pixels"), (*self._frame_limits, "frame_pixels")):
+        limits = (
+            (*self._limits, "pixels", "the processor's"),
+            (*self._frame_limits, "frame_pixels", "128 and 768 tokens"),
+        )
+        for low, high, kind, default in limits:
             if not 0 < low <= high or high < token:
                 raise ConfigError(
                     f"{type(self).__name__}(min_{kind}={low}, max_{kind}={high}): expected min_{kind} from 1 to "
-                    f"max_{kind}, and that to be at least {token}, the pixels of one token"
+                    f"max_{kind}, and that to be at least {token}, the pixels of one token; the defaults are {default}"
                 )
         with fitting(type(self).__name__, self.image_processor, expected):
             self._try()

@@ -48,7 +48,7 @@ def main(
     dm = DataConfig.read(recipe).with_options(**(data or {})).saved_in(run, max_steps=train_steps).build(groups)
     train, val = dm.build()
     precision = {"bf16": bf16, "params_dtype": torch.bfloat16 if bf16 else torch.float32}
-    whole = VisionLanguageModel(model, dm.seq_length, tensor_model_parallel_size=tensor_parallel, **precision).cuda()
+    whole = VisionLanguageModel(model, dm, tensor_model_parallel_size=tensor_parallel, **precision).cuda()
     config, whole = whole.config, Float16Module(whole.config, whole) if bf16 else whole
     network = DistributedDataParallel(config, DistributedDataParallelConfig(), whole, pg_collection=groups)
     optimizer = get_megatron_optimizer(OptimizerConfig(lr=lr, clip_grad=1.0, **precision), [network])

@@ -17,6 +17,8 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import MegatronModule, TransformerConfig
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
+from bridge_data import ConfigError, EnergonMultiModalDataModule
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -36,6 +38,27 @@ class Sizes:
         sizes = {"num_layers": self.layers[of], "hidden_size": self.hidden[of], "num_attention_heads": self.heads[of]}
         return TransformerConfig(**sizes, hidden_dropout=0.0, attention_dropout=0.0, **settings)
 
+    def check(self, data: EnergonMultiModalDataModule) -> None:
+        """Check that the model fits the data.
+
+        Raises:
+            ConfigError: if not, with the setting that does.
+        """
+        encoder: Any = data.task_encoder
+        num_tokens, image_text = len(encoder.tokenizer), encoder.family.image_token
+        image = encoder.tokenizer.convert_tokens_to_ids(image_text)
+        if data.micro_batch_size != 1:
+            raise ConfigError(
+                f"micro_batch_size={data.micro_batch_size}: this model takes one pack at a time: set it to 1 (how many "
+                "a step has: global_batch_size)"
+            )
+        if num_tokens > self.vocabulary:
+            raise ConfigError(
+                f"--model.vocabulary {self.vocabulary}: the tokenizer has {num_tokens} tokens: give as many, or more"
+            )
+        if image != self.image_token:
+            raise ConfigError(f"--model.image_token {self.image_token}: {image_text} is token {image}: give that")
+
 
 LLAVA_7B = Sizes()
 
@@ -43,13 +66,16 @@ LLAVA_7B = Sizes()
 class VisionLanguageModel(MegatronModule):
     """The model under data and tensor parallelism, without pipeline and context parallelism."""
 
-    def __init__(self, sizes: Sizes, seq_length: int, **settings: Any) -> None:
+    def __init__(self, sizes: Sizes, data: EnergonMultiModalDataModule, **settings: Any) -> None:
+        sizes.check(data)
         super().__init__(sizes.config(0, calculate_per_token_loss=True, **settings))
         self.model_type, self.image_token = ModelType.encoder_or_decoder, sizes.image_token
         image = {"patch_dim": sizes.patch, "img_h": sizes.image, "img_w": sizes.image}
         self.tower = CLIPViTModel(sizes.config(1, **settings), vit_layer(), WrappedTorchNorm, **image)
         self.projector = torch.nn.Linear(sizes.hidden[1], sizes.hidden[0])
-        self.language = GPTModel(self.config, gpt_layer(), sizes.vocabulary, seq_length, position_embedding_type="rope")
+        self.language = GPTModel(
+            self.config, gpt_layer(), sizes.vocabulary, data.seq_length, position_embedding_type="rope"
+        )
 
     def set_input_tensor(self, tensor: Any) -> None:
         """Called by Megatron's schedules; of use to pipeline parallelism alone."""

@@ -68,7 +68,10 @@ def images(name: str) -> Any:
         (lambda: VideoSampling(min_frames=9, max_frames=8), "min_frames=9"),
         (lambda: Qwen3VL(qwen_images(), min_pixels=5000), "min_pixels=5000, max_pixels=2048"),
         (lambda: Qwen3VL(qwen_images(), max_pixels=63), "at least 64, the pixels of one token"),
-        (lambda: Qwen3VL(qwen_images(), max_frame_pixels=100), "min_frame_pixels=8192, max_frame_pixels=100"),
+        (
+            lambda: Qwen3VL(qwen_images(), max_frame_pixels=100),
+            "min_frame_pixels=8192, max_frame_pixels=100.* the defaults are 128 and 768 tokens",
+        ),
         (lambda: make_encoder(seq_length=3), "an image takes 4 tokens, so none fits into seq_length=3"),
         (lambda: make_encoder(seq_length=0), "seq_length=0"),
         (lambda: make_encoder(decoder_seq_length=0), "decoder_seq_length=0"),

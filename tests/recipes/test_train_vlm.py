@@ -1,5 +1,6 @@
 """The Megatron script on real data: killed and resumed, and resumed on other topologies."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -7,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data import ConfigError
+from bridge_data.configs import DataConfig
+from recipes.demo.__main__ import MODEL
 from recipes.demo.compare import Comparison, compare, read_run
+from recipes.megatron.vlm import Sizes
 from tests.cli.runner import run_command
 from tests.ranks import run_job
 from tests.recipes.vlm_job import NUM_STEPS, ROOT, arguments, make_inputs, train
@@ -63,6 +68,25 @@ def continue_from(whole: Path, run: Path, step: int) -> None:
 
 def test_the_script_can_be_read_at_one_go() -> None:
     assert len((ROOT / "recipes/megatron/train_vlm.py").read_text().splitlines()) < 120
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "says"),
+    [
+        ({}, {"micro_batch_size": 2}, "micro_batch_size=2: this model takes one pack"),
+        ({"vocabulary": 128}, {}, "--model.vocabulary 128: the tokenizer has 384 tokens"),
+        ({"image_token": 0}, {}, "--model.image_token 0: <image> is token 1"),
+        ({}, {}, None),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(
+    sizes: dict[str, int], options: dict[str, int], says: str | None, inputs: Path
+) -> None:
+    paths = {name: str(inputs / name) for name in ("tokenizer", "image_processor")}
+    config = DataConfig.read(ROOT / "configs/demo.yaml", [f"path={inputs / 'data/blend.yaml'}"])
+    data, model = config.with_options(num_workers=0, **paths, **options).build(), Sizes(**(MODEL | sizes))
+    with contextlib.nullcontext() if says is None else pytest.raises(ConfigError, match=says):
+        model.check(data)
 
 
 @pytest.mark.processes

@@ -19,7 +19,7 @@ from bridge_data.plugins.forget.tombstones import Tombstones, TombstoneVersion
     "--keys",
     "keys_file",
     type=click.File(encoding="utf-8", errors="surrogateescape"),
-    help="A file with a key a line: KEY, SHARD:KEY, or SHARD/KEY as batches have it; - for standard input.",
+    help="A file with a key a line: KEY, SHARD:KEY, or a `__key__` of batches, also of a pack; - for standard input.",
 )
 @click.option("--reason", help="Why; stored in the list.")
 @click.option("--restore", is_flag=True, help="Take these samples from the list: runs see them again.")
