@@ -171,9 +171,6 @@ BYTE_ARRAY = 6
 UNCOMPRESSED, SNAPPY = 0, 1
 _PLAIN, _RLE = 0, 3
 _DICTIONARY_ENCODINGS = (2, 8)
-_NO_COLUMN = encoded_struct((2, I64, encoded_integer(0)))
-"""Placeholder for a column that is not read."""
-
 Read: TypeAlias = Callable[[int, int], bytes]
 """(offset in the file, number of bytes) -> the bytes."""
 
@@ -337,7 +334,8 @@ class Piece:
 def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int, dictionaries: Sequence[str] = ()) -> Any:
     """A Parquet file with only these pieces, of `num_rows` rows; the other columns are missing. Columns with names in
     `dictionaries` become Arrow's dictionaries: a long text shared by many rows is decoded once."""
-    columns = [_NO_COLUMN] * len(footer.columns[0])
+    most = max(piece.num_values for piece in pieces)
+    columns = [_missing_column(most)] * len(footer.columns[0])
     at = len(MAGIC)
     for piece in pieces:
         column, num_bytes = piece.column, encoded_integer(len(piece.content))
@@ -355,6 +353,20 @@ def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int, dictionar
         columns[piece.leaf] = encoded_struct((2, I64, encoded_integer(at)), (3, STRUCT, encoded_struct(*fields)))
         at += len(piece.content)
     return _file(footer.schema, columns, num_rows, b"".join(piece.content for piece in pieces), dictionaries)
+
+
+def _missing_column(num_values: int) -> bytes:
+    """What stands for a column that is not read. pyarrow up to 22 takes the number of rows to read of the columns asked
+    for from as many of the first ones, whichever these are."""
+    fields = [
+        (1, I32, encoded_integer(BYTE_ARRAY)),
+        (2, LIST, encoded_list(I32, [])),
+        (3, LIST, encoded_list(BINARY, [])),
+        (4, I32, encoded_integer(UNCOMPRESSED)),
+        (5, I64, encoded_integer(num_values)),
+        *((number, I64, encoded_integer(0)) for number in (6, 7, 9)),
+    ]
+    return encoded_struct((2, I64, encoded_integer(0)), (3, STRUCT, encoded_struct(*fields)))
 
 
 def concatenated(arrays: Sequence[Any]) -> Any:
