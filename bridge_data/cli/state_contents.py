@@ -29,7 +29,8 @@ class LaneContents:
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
     """The progress of the lanes in one source: its share of the draws, samples taken by a lane of its share of an epoch
-    (fewest and most), and the first and last epoch of any lane; None if it does not apply."""
+    (fewest and most), and the first and last epoch of any lane; None if it does not apply, or the state does not say it
+    (of packs whose source keeps a position of its own, as planned ones do)."""
 
     label: str
     weight: float | None
@@ -62,6 +63,7 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
     """The progress of each source."""
     weights = _weights_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
+    tells_draws = is_shuffled and not any("pack_source" in lane and not lane["draws"] for lane in state.lanes.values())
     contents = []
     for number, (_, label) in enumerate(state.fingerprint["sources"]):
         inboxes = state.lanes.values() if is_shuffled else ()
@@ -71,8 +73,8 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
                 label=label,
                 weight=weights[number] / math.fsum(weights) if weights else None,
                 chunk_size=state.generations[-1][1][number][0] if is_shuffled else None,
-                samples_taken=_span(_cursor(lane, number)[3] for lane in state.lanes.values()) if is_shuffled else None,
-                epochs=_span(_epochs(state, number)) if is_shuffled else None,
+                samples_taken=_span(_cursor(lane, number)[3] for lane in state.lanes.values()) if tells_draws else None,
+                epochs=_span(_epochs(state, number)) if tells_draws else None,
                 inbox=sum(map(entry_size, inbox)),
             )
         )

@@ -20,6 +20,14 @@ def test_sources_show_the_span_of_the_lanes_and_those_of_a_validation_no_chunks_
     assert (source.weight, source.chunk_size, source.samples_taken, source.inbox) == (None, None, None, 0)
 
 
+def test_draws_that_the_state_does_not_tell_are_not_shown_as_none() -> None:
+    state = LoaderState.from_dict(make_state())
+    for lane in state.lanes.values():
+        lane |= {"draws": 0, "cursors": {}, "pack_source": {"position": [7]}}
+    for source in sources_of(state):
+        assert (source.samples_taken, source.epochs) == (None, None)
+
+
 def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:
     weights = []
     for drawn_before in (0, 1_000, 10**6):
