@@ -161,7 +161,7 @@ PATHS = {
     "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
     "tools.checkpoint": (
         "command=bridge_data.cli.checkpoint_command:checkpoint "
-        "command_redist=bridge_data.cli.checkpoint_command:redist "
+        "command_redist=bridge_data.plugins.checkpoints.state_commands:redist "
         "command_info=bridge_data.cli.checkpoint_command:info"
     ),
     "tools.info": "command=bridge_data.cli.info_command:info",
