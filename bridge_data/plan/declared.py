@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from bridge_data import storage
 from bridge_data.data import Records, SubsetRange
 from bridge_data.data.plain_data import Node, given, nearest, parse_yaml
-from bridge_data.errors import ConfigError, listed
+from bridge_data.errors import ConfigError, did_you_mean, listed
 from bridge_data.extensions import Feature, Seam
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
@@ -256,7 +256,9 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
     part = scope.split_part
     if part not in splits:
         where = root.mapping("metadataset")["splits"]
-        raise where.error(f"splits: no split {part!r} is declared{nearest(part, splits)}")
+        told = f"splits: no split {part!r} is declared{nearest(part, splits)}"
+        is_misspelt = bool(did_you_mean(part, splits))
+        raise where.error(told if is_misspelt else f"{told}. If there are no such data, say so: `{part}:` alone")
     split, what = splits[part], f"split {part!r}"
     if split.value is None:
         return DeclaredBlend(label=f"{file} [{part}]", node=split, split_part=part)

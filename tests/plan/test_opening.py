@@ -113,6 +113,12 @@ def test_the_plan_prints_as_a_tree(folder):
         ("blend.yaml", "test", True, "'test' is declared and has no samples"),
         ("blend.yaml", "dev", True, "'dev' is declared and has no samples"),
         ("blend.yaml", "vall", False, "blend.yaml:3: splits: no split 'vall' is declared; did you mean 'val'.* dev"),
+        (
+            "blend.yaml",
+            "q",
+            False,
+            r"no split 'q' is declared\. Known: .*\. If there are no such data, say so: `q:` alone$",
+        ),
         ("b", "test", False, "no split part 'test'.* train, val"),
     ],
 )
