@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState, Resharded, has_started
-
-T = TypeVar("T")
 
 MakeCursor: TypeAlias = Callable[[int], Cursor]
 """Lane number -> a cursor at the start of that lane, under the old geometry."""

@@ -6,16 +6,13 @@ tensors.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bridge_data.errors import StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.storage.atomic import replacing
-
-if TYPE_CHECKING:
-    pass
 
 LIGHTNING_SUFFIX = ".ckpt"
 """The suffix of these files."""

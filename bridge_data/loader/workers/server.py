@@ -8,6 +8,7 @@ when the trainer ends in any way.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from bridge_data.child_process import die_with_parent, reset_signals
@@ -167,7 +169,7 @@ def _execute_worker(channel: int, watch: int) -> int:
 
 def _import_for_workers(modules: list[str], page: ImportPage) -> None:
     for name in worker.imported(modules, page.write):
-        if len(os.listdir("/proc/self/task")) > 1:  # those of native libraries included
+        if _other_threads():
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "
                 'If they hang, use start_method="spawn".',
@@ -177,6 +179,16 @@ def _import_for_workers(modules: list[str], page: ImportPage) -> None:
     gc.collect()
     gc.freeze()
     page.write("")
+
+
+def _other_threads() -> list[str]:
+    """The names of the threads of this process beside the first, those of native libraries included; without those of
+    jemalloc, which pyarrow brings: it takes care of forks by itself."""
+    names = []
+    for task in {*os.listdir("/proc/self/task")} - {str(os.getpid())}:
+        with contextlib.suppress(OSError):  # it has ended
+            names.append(Path(f"/proc/self/task/{task}/comm").read_text().strip())
+    return [name for name in names if name != "jemalloc_bg_thd"]
 
 
 if __name__ == "__main__":

@@ -346,7 +346,7 @@ def _resolved(
     packs = {name: pack_members(name) for name, samples in all_found.items() if not samples}
     of_packs = data.find(itertools.chain.from_iterable(packs.values()))
     for name, members in packs.items():
-        if any(of_packs[one] for one in members):
+        if members and all(of_packs[one] for one in members):  # else the name may be a key that is missing
             del all_found[name]
             all_found |= {one: of_packs[one] for one in members}
     for name, samples in all_found.items():

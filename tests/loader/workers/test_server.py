@@ -152,3 +152,24 @@ assert [list(map(len, batch.text)) for batch in of_texts] == [batch.text for bat
 def test_torch_is_imported_once_and_only_where_data_may_need_it(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "data", 60, lambda number: "x" * number)
     subprocess.run([sys.executable, "-c", IMPORTS, str(folder)], cwd=ROOT, check=True, timeout=120)
+
+
+IMPORTING = """
+from types import SimpleNamespace
+from bridge_data.loader.workers.server import _import_for_workers
+_import_for_workers(["pyarrow", "quiet", "busy"], SimpleNamespace(write=lambda text: None))
+"""
+
+
+@pytest.mark.processes
+def test_a_module_that_starts_a_thread_before_workers_are_forked_is_named_but_for_pyarrow(tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text("")
+    (tmp_path / "busy.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    environment = os.environ | SINGLE_THREADED | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stderr.count("started a thread") == 1, done.stderr
+    assert "importing busy started a thread" in done.stderr

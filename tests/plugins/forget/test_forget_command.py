@@ -59,8 +59,9 @@ def test_the_samples_of_a_pack_are_forgotten_by_its_key(texts: Path) -> None:
     code, output = forget(texts, ["data-0000.tar/000003,data-0001.tar/000025", "000004"])
     assert code == 0 and "3 samples" in output
     code, output = forget(texts, ["000005,nope", "no,pe"])
-    assert code == 1 and "'nope': no sample" in output and "'no,pe': no sample" in output
-    assert forget(texts, ["000005,nope"], "--ignore-unknown")[1].endswith("forgotten in all: 4 samples\n")
+    assert code == 1 and "'000005,nope': no sample" in output and "'no,pe': no sample" in output
+    code, output = forget(texts, ["000005,nope"], "--ignore-unknown")
+    assert "ignored: 1 key" in output and output.endswith("forgotten in all: 3 samples\n"), "it may be a key itself"
 
 
 def test_a_damaged_list_is_refused(texts: Path) -> None:
