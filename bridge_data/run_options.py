@@ -93,15 +93,25 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "packing_buffer_size"):
             check_integer(name, getattr(self, name), 1, or_none=True)
+        check_integer("planning_window", self.planning_window, 1)
         if self.packing == "planned":
-            check_integer("planning_window", self.planning_window, 1)
             object.__setattr__(self, "packing_buffer_size", self.planning_window)
+        elif self.packing == "online" and self.planning_window != DatasetOptions.planning_window:
+            raise ConfigError(
+                f"planning_window={self.planning_window}: only planned packs have a window, and packing='online' is "
+                "set: add packing='planned', or leave planning_window out (packing_buffer_size is that of online packs)"
+            )
         check_plain_fields(self)
         if self.packing != "online" and self.packing not in (*PACKINGS.names, *PACKINGS.names_of_others):
             known = ", ".join(map(repr, sorted(("online", *PACKINGS.names))))
             raise ConfigError(
                 f"packing={self.packing!r}: expected one of {known}, or the name of a plug-in: {PACKINGS.lacks}"
             )
+
+    def without_packing(self) -> Self:
+        """These options, but for those of packing."""
+        window = DatasetOptions.planning_window
+        return dataclasses.replace(self, packing="online", packing_buffer_size=None, planning_window=window)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +176,7 @@ class Memo:
     disk: str | Path | None = None
     """A folder on a local disk, for what does not fit into memory. What is there stays, for later runs, too."""
     max_disk_bytes: int = 64 << 30
+    """The most that is kept in `disk`."""
 
     def __post_init__(self) -> None:
         for name in ("folder", "disk"):
@@ -179,6 +190,11 @@ class Memo:
             )
         for name in ("max_bytes", "max_disk_bytes"):
             check_integer(f"memo: {name}", getattr(self, name), 1)
+        if self.disk is None and self.max_disk_bytes != Memo.max_disk_bytes:
+            raise ConfigError(
+                f"memo: max_disk_bytes={self.max_disk_bytes}: is the limit of disk, which is None: give that folder, "
+                "or leave max_disk_bytes out"
+            )
 
 
 @runtime_checkable
@@ -280,12 +296,24 @@ class LoaderConfig:
         elif self.memo is not None and not isinstance(self.memo, Memo):
             raise ConfigError(f'memo={self.memo!r}: expected a Memo, such as Memo("/dev/shm/run")')
 
+    def set_for_workers(self) -> list[str]:
+        """The options that only a loader with workers has a use for, of those that are not as by default."""
+        return [name for name in _OF_WORKERS if getattr(self, name) != getattr(LoaderConfig, name)]
+
     def stall_timeout_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
         limits = [self.watchdog_timeout_seconds, self.sample_timeout_s if on_sample else None]
         if first_batch and self.watchdog_initial_timeout_seconds is not None:
             limits[0] = self.watchdog_initial_timeout_seconds
         return min((limit for limit in limits if limit is not None), default=None)
+
+
+_OF_WORKERS = (
+    *("prefetch_factor", "workers", "watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"),
+    *("worker_start_timeout_s", "fail_on_timeout", "workers_help", "start_method", "sample_timeout_s"),
+    *("max_worker_restarts", "restart_window_batches", "max_shared_bytes"),
+)
+"""Options of a `LoaderConfig` that say how its workers run."""
 
 
 def _pool_options(workers: Any) -> PoolOptions:

@@ -207,6 +207,28 @@ def test_options_are_checked_when_they_are_made_by_the_names_that_were_given(
         RunOptions.of(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"planning_window": 7}, "planning_window=7: only planned packs .* add packing='planned', or leave"),
+        ({"planning_window": 0}, "planning_window=0: expected an integer of at least 1"),
+        ({"planning_window": 7, "packing_buffer_size": 7}, "planning_window=7: only planned packs"),
+        ({"memo": {"folder": "memo", "version": 1, "max_disk_bytes": 9}}, "max_disk_bytes=9: .* disk, which is None"),
+    ],
+)
+def test_an_option_without_the_one_that_it_depends_on_is_refused_with_what_to_set(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunOptions.of(**options)
+
+
+def test_the_window_of_planned_packs_holds_with_them_and_goes_with_them() -> None:
+    run = RunOptions.of(packing="planned", planning_window=7)
+    left = run.data.without_packing()
+    assert (run.data.packing_buffer_size, left.packing, left.packing_buffer_size) == (7, "online", None)
+
+
 MODULE: dict[str, Any] = {"num_workers": 0, "pin_memory": False}
 
 

@@ -387,12 +387,18 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         return list(self._val_names)
 
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader:
+        eval_batches = self.options.trainer.eval_batches
+        if self.trainer is not None and eval_batches is not None:
+            raise ConfigError(
+                f"eval_batches={eval_batches}: is for Megatron, whose evaluations end after so many batches without "
+                f"telling; set Trainer(limit_val_batches={eval_batches}) instead"
+            )
         ends = self._val_ends or ("even" if is_distributed() else "uneven")
         config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
         return ValidationDataloader(
             self._rank_loader(dataset, config),
             cyclic=False,
-            eval_batches=self.options.trainer.eval_batches,
+            eval_batches=eval_batches,
             num_trained=self._num_trained,
         )
 

@@ -64,11 +64,22 @@ def open_pool(dataset: LaneDataset, config: LoaderConfig, pin: Pin | None = None
     pool: LanePool | None = workers.open_pool(dataset, config) if isinstance(workers, PoolOptions) else None
     if pool is None:
         if not ranks.num_workers:
+            if ranks.rank == 0 and (unused := config.set_for_workers()):
+                _tell_of_no_workers(", ".join(unused))
             return InProcessPool(dataset, pin)
         from bridge_data.loader.workers.worker_pool import WorkerPool  # here: not needed without workers
 
         pool = WorkerPool(dataset, min(ranks.num_workers, len(ranks.lanes)), config)
     return pool if pin is None else pinning.PinningPool(pool, pin)
+
+
+@functools.cache  # so that it is logged once
+def _tell_of_no_workers(unused: str) -> None:
+    logger.warning(
+        "a loader has no workers (num_workers=0), so these options have no effect on it: %s. They are of workers: set "
+        "num_workers, or leave them out",
+        unused,
+    )
 
 
 class SavableDataLoader:

@@ -184,6 +184,12 @@ def test_evaluations_are_limited_by_numbers_and_fractions(
             make_trainer(tmp_path, **limits).fit(Recorder(), datamodule=packed)
 
 
+def test_the_limit_of_megatrons_evaluations_is_refused_where_lightning_has_its_own(path: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, limit_val_batches=1.0, max_steps=2)
+    with pytest.raises(ConfigError, match=r"eval_batches=3: .*limit_val_batches=3"):
+        trainer.fit(Recorder(), datamodule=make_module(path, eval_batches=3))
+
+
 def test_a_run_that_would_never_validate_says_so(path: Path, tmp_path: Path) -> None:
     for options in ({}, {"val_check_interval": 2}, {"limit_val_batches": 0}):
         chosen = {"max_steps": 4, "limit_val_batches": 1.0, **options}

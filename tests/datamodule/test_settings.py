@@ -14,8 +14,8 @@ from bridge_data.errors import log_exception, reraise_exception
 from bridge_data.run_options import Ends, StartMethod, option_fields
 from tests.datamodule.parts import make_module
 
-FIXED = {"num_workers", "pin_memory", "packing"}
-"""Options with a default of Bridge's own in the DataModule, or on which others depend."""
+FIXED = {"num_workers", "pin_memory", "packing", "planning_window"}
+"""Options with a default of Bridge's own in the DataModule, or that depend on others."""
 OBJECTS = {"cache_pool", "memo", "limits", "sample_type", "field_map", "workers"}
 """Options whose values are objects, which YAML has in other forms (see `test_lightning_cli`)."""
 

@@ -44,6 +44,14 @@ def two_workers() -> Iterator[SavableDataLoader]:
         yield loader
 
 
+def test_options_of_workers_are_told_of_once_by_a_loader_that_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        get_loader(Streams(config(0)), sample_timeout_s=77, workers_help=False, pin_memory=False).close()
+    get_loader(Streams(config(0))).close()
+    told = [record.getMessage() for record in caplog.records if "num_workers=0" in record.getMessage()]
+    assert len(told) == 1 and "no effect on it: workers_help, sample_timeout_s. " in told[0]
+
+
 @pytest.mark.processes
 def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
     reference = here()

@@ -736,7 +736,7 @@ def samples_of(run: PlannedRun, task_encoder: TaskEncoder[Any, Any, Any, Any] | 
     Raises:
         BridgeDataError: if the data cannot be opened.
     """
-    options = dataclasses.replace(run.options.data, packing="online", packing_buffer_size=None)
+    options = run.options.data.without_packing()
     try:
         config = run.worker_config()
     except ConfigError:

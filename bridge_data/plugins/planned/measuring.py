@@ -130,10 +130,8 @@ def measured_sources(
 ) -> list[LaneDataset]:
     """A data set for each stored source of the split parts (empty: all) of the data or metadataset at `path`: all its
     samples, without `where` and `subset`. `options` are those of the run, which `given` ones replace."""
-    taken = {field.name: getattr(options, field.name) for field in dataclasses.fields(DatasetOptions)}
-    options = DatasetOptions(
-        **{**taken, "where": None, "columns": None, "packing_buffer_size": None, "packing": "online", **given}
-    )
+    taken = {field.name: getattr(options.without_packing(), field.name) for field in dataclasses.fields(DatasetOptions)}
+    options = DatasetOptions(**{**taken, "where": None, "columns": None, **given})
     found: dict[tuple[str, str, str], LaneDataset] = {}
     workers = WorkerConfig.default_worker_config(num_workers=0)
     for part in parts or split_parts(path):
