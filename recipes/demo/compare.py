@@ -1,9 +1,10 @@
 """Compare what runs have logged with an uninterrupted run: `python -m recipes.demo.compare REFERENCE --run NAME A B`.
 
-The folder of a run holds `steps_dprank000.jsonl` and so on, a line a step: its number, the loss, and the keys of the
-samples in each micro-batch of that rank. `A` and `B` are the first and the last step that the run must have logged,
-whole. Keys of every global batch must be equal; losses must be bit-equal where as many ranks made them, and within 1e-4
-where other sums were rounded otherwise. Exits with 1 if anything differs or is missing.
+The folder of a run holds `steps_dprank000.jsonl` and so on, a line a step: its number, that of the start of the run,
+the number of data-parallel ranks, the loss, and the keys of the samples in each micro-batch of that rank. Of steps that
+a resumed run has repeated, the last ones count. `A` and `B` are the first and the last step that the run must have
+logged, whole. Keys of every global batch must be equal; losses must be bit-equal where as many ranks made them, and
+within 1e-4 where other sums were rounded otherwise. Exits with 1 if anything differs or is missing.
 """
 
 import argparse
@@ -42,7 +43,8 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def read_run(folder: Path) -> dict[int, GlobalBatch]:
-    """The global batches of a run by step; a step that not all ranks have logged is left out.
+    """The global batches of a run by step; a step that not all ranks have logged is left out, and so is what was after
+    the checkpoint from which a later start went on.
 
     Raises:
         DatasetError: if there is no log, or its ranks contradict each other.
@@ -50,18 +52,22 @@ def read_run(folder: Path) -> dict[int, GlobalBatch]:
     files = sorted(folder.glob("steps_dprank*.jsonl"))
     if not files:
         raise DatasetError(f"{folder} holds no steps_dprank*.jsonl: nothing was logged there")
-    by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    by_start: dict[int, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for file in files:
         for line in read_lines(file):
-            by_step[line["step"]].append(line)
+            by_start[line.get("start", 0)][line["step"]].append(line)
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for _, steps in sorted(by_start.items()):
+        by_step = {step: lines for step, lines in by_step.items() if step < min(steps)} | steps
     batches = {}
     for step, lines in sorted(by_step.items()):
-        if len(lines) > len(files) or any(line["loss"] != lines[0]["loss"] for line in lines):
+        num_ranks = lines[0].get("ranks", len(files))
+        if len(lines) > num_ranks or any(line["loss"] != lines[0]["loss"] for line in lines):
             raise DatasetError(f"{folder}: the ranks contradict each other about step {step}: {lines}")
-        if len(lines) == len(files):
+        if len(lines) == num_ranks:
             dealt = zip(*(line["keys"] for line in lines), strict=True)  # micro-batches alternate between the ranks
             keys = tuple(tuple(key for row in names for key in row.split(",")) for part in dealt for names in part)
-            batches[step] = GlobalBatch(step=step, loss=lines[0]["loss"], num_ranks=len(files), keys=keys)
+            batches[step] = GlobalBatch(step=step, loss=lines[0]["loss"], num_ranks=num_ranks, keys=keys)
     return batches
 
 

@@ -81,17 +81,17 @@ def main(
     is_first, is_asked, is_over = dist.get_rank() == 0, *torch.zeros(2, 1, device="cuda")
     signal.signal(signal.SIGTERM, lambda *_: is_asked.fill_(1))
     resource_tracker.ensure_running()  # starting it would unblock signals
-    metrics = MetricsReporter(train, [JsonlSink(run / "data.jsonl")], every_steps=10)
+    start, ranks = JsonlSink.next_start(run / "steps_dprank000.jsonl"), groups.dp.size()  # as a resume repeats steps
+    metrics = MetricsReporter(train, [JsonlSink(run / "data.jsonl", start=start)], every_steps=10)
     log = (run / f"steps_dprank{groups.dp.rank():03d}.jsonl").open("a", buffering=1)
     while step < train_steps and not is_over:
         network.zero_grad_buffer()
         optimizer.zero_grad()
         loss, keys = run_step(train, forward_only=False)
         optimizer.step()
-        step += 1
-        metrics.step(step)
+        metrics.step(step := step + 1)
         if groups.tp.rank() == 0:
-            log.write(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
+            log.write(json.dumps({"step": step, "start": start, "ranks": ranks, "loss": loss, "keys": keys}) + "\n")
         dist.all_reduce(is_over.copy_(is_asked), dist.ReduceOp.MAX)  # a signal from now on ends the next step
         if step % save_interval and step < train_steps and not is_over:
             continue

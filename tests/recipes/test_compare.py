@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from recipes.demo.compare import log_file, main
+from recipes.demo.compare import log_file, main, read_run
 
 NUM_STEPS = 6
 MICRO_BATCHES = 4
 
 
-def log(folder: Path, rank: int, step: int, loss: float, keys: Sequence[Sequence[str]]) -> None:
+def log(folder: Path, rank: int, step: int, loss: float, keys: Sequence[Sequence[str]], **of_start: int) -> None:
     """The line of a step, as the Megatron script writes it; packs name their samples with commas between them."""
     folder.mkdir(exist_ok=True)
-    line = {"step": step, "loss": loss, "keys": [[",".join(names)] for names in keys]}
+    line = {"step": step, **of_start, "loss": loss, "keys": [[",".join(names)] for names in keys]}
     with log_file(folder, rank).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -70,6 +70,24 @@ def test_logs_without_keys_prove_nothing(tmp_path: Path, capsys: pytest.CaptureF
         log(tmp_path / name, 0, 0, 1.0, [])
     assert run_main(tmp_path / "reference", tmp_path / "run", 0, 0) == 1
     assert "no keys were logged" in capsys.readouterr().out
+
+
+def test_of_steps_that_a_resumed_run_repeats_the_last_ones_count(tmp_path: Path) -> None:
+    def write(start: int, steps: range, num_ranks: int, loss: float) -> None:
+        for step in steps:
+            for rank in range(num_ranks):
+                log(tmp_path, rank, step, loss, [[f"{start}/{step}/{rank}"]], start=start, ranks=num_ranks)
+
+    write(0, range(1, 8), 2, 1.0)
+    write(1, range(4, 6), 1, 2.0)  # from the checkpoint after step 3, on fewer ranks, and killed
+    assert {step: (batch.loss, batch.num_ranks) for step, batch in read_run(tmp_path).items()} == (
+        dict.fromkeys((1, 2, 3), (1.0, 2)) | dict.fromkeys((4, 5), (2.0, 1))
+    )
+    write(2, range(4, 7), 4, 3.0)
+    log(tmp_path, 0, 7, 3.0, [["2/7/0"]], start=2, ranks=4)  # the other ranks have not logged it
+    batches = read_run(tmp_path)
+    assert list(batches) == [1, 2, 3, 4, 5, 6]
+    assert batches[4].keys == tuple((f"2/4/{rank}",) for rank in range(4))
 
 
 @pytest.mark.parametrize(

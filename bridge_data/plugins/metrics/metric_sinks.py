@@ -17,6 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from bridge_data.errors import ConfigError, log_throttle
@@ -160,24 +161,57 @@ APPENDED = "lines are added to it all the time: give a path on a disk, and copy 
 """The fix for files of metrics."""
 
 
+def _last_line(file: Path) -> bytes:
+    """The last line of a file that ends in a newline."""
+    with file.open("rb") as opened:
+        size, length = opened.seek(0, os.SEEK_END), 1 << 12
+        while True:
+            opened.seek(max(0, size - length))
+            _, newline, line = opened.read().rpartition(b"\n")[0].rpartition(b"\n")
+            if newline or length >= size:
+                return line
+            length *= 8
+
+
 class JsonlSink:
     """Appends a line of JSON for each report to the file `path`, in one write, so that a killed run leaves whole lines:
-    `step`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`.
+    `step`, `start`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`.
+
+    `start` is the number of the start of the run, as a run that is resumed repeats steps: a later
+    start undoes the lines of earlier ones from its first step on. None: `next_start(path)`.
 
     Raises:
-        ConfigError: if its folder cannot be made.
+        ConfigError: if its folder cannot be made, or `path` is a file of something else.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, start: int | None = None) -> None:
         self._path = output_on_disk("JsonlSink: path", path, APPENDED)
+        self._start = self.next_start(self._path) if start is None else start
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"JsonlSink({str(path)!r}): {error}; give a path that can be written to") from error
 
+    @staticmethod
+    def next_start(path: str | os.PathLike[str]) -> int:
+        """The number of this start of a run, whose starts append lines of JSON to the file `path`, with their number as
+        `start`: 0 if there is none yet, else one more than in the last whole line.
+
+        Raises:
+            ConfigError: if that line is something else.
+        """
+        file = Path(path)
+        line = _last_line(file) if file.exists() else b""
+        if not line:
+            return 0
+        try:
+            return int(json.loads(line).get("start", 0)) + 1
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ConfigError(f"{file}: expected lines of JSON that a run has logged; give another file") from error
+
     def write(self, report: MetricsReport) -> None:
         """Append it."""
-        line: dict[str, Any] = {"step": report.step, "time": time.time(), **report.values()}
+        line: dict[str, Any] = {"step": report.step, "start": self._start, "time": time.time(), **report.values()}
         if report.total.slowest is not None:
             line |= {"slowest_sample": report.total.slowest.key, "slowest_shard": report.total.slowest.shard}
         with self._path.open("a") as file:

@@ -133,6 +133,43 @@ def test_sinks_that_fail_are_logged_now_and_then_and_stop_neither_the_run_nor_ea
     assert written == [7, 8, 9, 10, 11, 12]
 
 
+def test_lines_have_the_number_of_the_start_so_that_repeated_steps_of_a_resume_are_known(
+    loader: SavableDataLoader, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.jsonl"
+    for _ in range(3):
+        train(loader, [JsonlSink(file)], 4, every_steps=2)
+    with file.open("a") as opened:
+        opened.write('{"step": 6, "start": 3, "ti')  # killed
+    train(loader, [JsonlSink(file, start=7)], 2, every_steps=2)
+    whole = [json.loads(line) for line in file.read_text().splitlines() if line.count("{") == 1]
+    assert [(line["step"], line["start"]) for line in whole] == [(step, start) for start in range(3) for step in (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "start"),
+    [
+        ("", 0),
+        ('{"step": 1', 0),
+        ('{"step": 1}\n', 1),  # of a release that wrote none
+        ('{"start": 0}\n{"start": 1}\n{"start": 2', 2),
+        ('{"start": 4}\n{"start": 5, "keys": "%s"}\n' % ("k" * 100_000), 6),
+    ],
+)
+def test_the_number_of_a_start_follows_that_of_the_last_whole_line(content: str, start: int, tmp_path: Path) -> None:
+    file = tmp_path / "steps.jsonl"
+    assert JsonlSink.next_start(file) == 0
+    file.write_text(content)
+    assert JsonlSink.next_start(file) == start
+
+
+@pytest.mark.parametrize("content", ["step,loss\n1,2\n", "[1]\n", '{"start": "a"}\n'])
+def test_a_file_of_something_else_is_refused_before_anything_is_appended(content: str, tmp_path: Path) -> None:
+    (tmp_path / "losses").write_text(content)
+    with pytest.raises(ConfigError, match="losses: expected lines of JSON"):
+        JsonlSink(tmp_path / "losses")
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="that can be written to"):
