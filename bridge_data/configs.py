@@ -372,13 +372,15 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The file (or whatever else) that says the settings, and the fields of its `DataConfig`."""
     path = Path(name)
     if is_run_folder(path):
-        found = config_file(path)
-        if found is None:
+        found = config_files(path)
+        if not found:
             raise ConfigError(
                 f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
                 "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
             )
-        path = found
+        path = found[0]
+        if len(found) > 1:
+            logger.info("%s: the settings are those of %s, the newest of %d configs", name, path, len(found))
     is_yaml = path.suffix in _YAML and not is_remote(name)
     if is_yaml and not path.exists():
         raise ConfigError(f"{name}: no such file")

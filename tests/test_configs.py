@@ -225,7 +225,9 @@ def test_the_folder_of_a_run_has_its_config(path: Path, tmp_path: Path) -> None:
         DataConfig.read(tmp_path)
 
 
-def test_of_the_configs_that_each_resume_writes_the_newest_is_taken_and_told(path: Path, tmp_path: Path) -> None:
+def test_of_the_configs_that_each_resume_writes_the_newest_is_taken_and_told(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in (1, 2, 0):
         folder = tmp_path / f"version_{number}"
         folder.mkdir()
@@ -235,6 +237,11 @@ def test_of_the_configs_that_each_resume_writes_the_newest_is_taken_and_told(pat
     assert run.data.options == {"seed": 2}
     assert f"the settings are those of {tmp_path}/version_2/config.yaml, the newest of 3 configs" in run.assumed
     assert not any("newest" in one for one in TrainingRun.read(tmp_path / "version_1", states=[]).assumed)
+    with caplog.at_level("INFO", "bridge_data"):
+        assert DataConfig.read(tmp_path).options == {"seed": 2}
+        DataConfig.read(tmp_path / "version_1")
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"{tmp_path}: the settings are those of {tmp_path}/version_2/config.yaml, the newest of 3 configs"]
 
 
 def test_a_run_of_ones_own_has_its_settings_in_its_folder(path: Path, tmp_path: Path) -> None:

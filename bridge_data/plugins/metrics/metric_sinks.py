@@ -177,8 +177,8 @@ class JsonlSink:
     """Appends a line of JSON for each report to the file `path`, in one write, so that a killed run leaves whole lines:
     `step`, `start`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`.
 
-    `start` is the number of the start of the run, as a run that is resumed repeats steps: a later
-    start undoes the lines of earlier ones from its first step on. None: `next_start(path)`.
+    `start` is the number of the start of the run, as a run that is resumed repeats steps: a later start undoes the
+    lines of earlier ones from its first step on. None: `next_start(path)`.
 
     Raises:
         ConfigError: if its folder cannot be made, or `path` is a file of something else.
