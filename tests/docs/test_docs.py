@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from transformers import CLIPImageProcessor
 
 from bridge_data import DefaultTaskEncoder, EnergonDatasetConfig
+from recipes.demo.compare import read_run
 from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
 from tests.encoders.multimodal_parts import make_tokenizer
 from tests.plugins.convert.originals import captioned_mds, picture
@@ -78,6 +81,35 @@ def test_page_runs(
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ):  # which a page may add to
         PageRun(page).check()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_small_model_without_a_gpu_trains_by_the_command_that_the_page_shows(
+    quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "recipes.md"
+    blocks = list(read_blocks(page.read_text()))
+    (number,) = (number for number, block in enumerate(blocks) if "recipes.demo.on_cpu" in block.text)
+    run = PageRun(page)
+    for block in blocks[:number]:
+        run.run(block)
+    run.close()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euc", blocks[number].text.removeprefix("$ ")],
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^step (\d+): loss", done.stdout, re.MULTILINE) == ["8", "16", "24"]
+    batches = read_run(tmp_path / "runs" / "small")
+    assert list(batches) == list(range(1, 25))
+    assert batches[24].num_ranks == 2 and batches[24].loss < batches[1].loss
 
 
 class Model(pl.LightningModule):
