@@ -184,8 +184,12 @@ def _source_table(sources: Sequence[SourceContents]) -> str:
 
 
 def _lane_table(lanes: Sequence[LaneContents], max_lanes: int) -> str:
+    columns = {"micro_batches": "micro-batches", "draws": "draws", "pending": "pending", "inbox": "inbox"}
+    if any(lane.draws is None for lane in lanes):
+        del columns["draws"]
+
     def row(name: str, lanes: Sequence[LaneContents]) -> tuple[str, ...]:
-        sums = (sum(getattr(lane, what) for lane in lanes) for what in ("micro_batches", "draws", "pending", "inbox"))
+        sums = (sum(getattr(lane, what) for lane in lanes) for what in columns)
         return name, *(f"{number:,}" for number in sums)
 
     rows = [row(f"{lane.lane}", [lane]) for lane in lanes[:max_lanes]]
@@ -193,7 +197,7 @@ def _lane_table(lanes: Sequence[LaneContents], max_lanes: int) -> str:
         rows.append(row(f"{len(lanes) - max_lanes:,} more", lanes[max_lanes:]))
     if len(lanes) > 1:
         rows.append(row("together", lanes))
-    return table(("lane", "micro-batches", "draws", "pending", "inbox"), rows)
+    return table(("lane", *columns.values()), rows)
 
 
 def _span(numbers: tuple[int, int] | None) -> str:

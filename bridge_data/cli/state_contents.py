@@ -17,11 +17,12 @@ from bridge_data.plan.source import multiplied, together
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneContents:
-    """Numbers of one lane."""
+    """Numbers of one lane; None for draws that the state does not say (of packs whose source keeps a position of its
+    own, as planned ones do)."""
 
     lane: int
     micro_batches: int
-    draws: int
+    draws: int | None
     pending: int
     inbox: int
 
@@ -30,7 +31,7 @@ class LaneContents:
 class SourceContents:
     """The progress of the lanes in one source: its share of the draws, samples taken by a lane of its share of an epoch
     (fewest and most), and the first and last epoch of any lane; None if it does not apply, or the state does not say it
-    (of packs whose source keeps a position of its own, as planned ones do)."""
+    (of packs whose source keeps a position of its own)."""
 
     label: str
     weight: float | None
@@ -42,11 +43,12 @@ class SourceContents:
 
 def lanes_of(state: LoaderState) -> list[LaneContents]:
     """The numbers of each lane in the state."""
+    tells_draws = _tells_draws(state)
     return [
         LaneContents(
             lane,
             lane_state.get("micro_batches", 0),
-            lane_state.get("draws", 0),
+            lane_state.get("draws", 0) if tells_draws else None,
             num_pending(lane_state),
             num_in_inbox(lane_state),
         )
@@ -63,7 +65,7 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
     """The progress of each source."""
     weights = _weights_now(state)
     is_shuffled = state.fingerprint["order"] == "shuffled"
-    tells_draws = is_shuffled and not any("pack_source" in lane and not lane["draws"] for lane in state.lanes.values())
+    tells_draws = is_shuffled and _tells_draws(state)
     contents = []
     for number, (_, label) in enumerate(state.fingerprint["sources"]):
         inboxes = state.lanes.values() if is_shuffled else ()
@@ -81,9 +83,17 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
     return contents
 
 
+def _tells_draws(state: LoaderState) -> bool:
+    """Whether lanes count what they draw."""
+    return not any("pack_source" in lane and not lane["draws"] for lane in state.lanes.values())
+
+
 def _weights_now(state: LoaderState) -> list[float] | None:
-    """The weights of the sources at the job's position; missing lanes are assumed to be where the others are."""
+    """The weights of the sources at the job's position; missing lanes are assumed to be where the others are. None: all
+    sources alike, or it is not known which ones hold now."""
     weights: list[float] | None = state.fingerprint["weights"]
+    if state.fingerprint.get("schedule") and not _tells_draws(state):
+        return None
     lanes = state.lanes.values()
     if "weight_unit" in state.fingerprint:
         before, drawn = 0, sum(sum(lane.get("blend", {}).values()) for lane in lanes)

@@ -24,8 +24,12 @@ def test_draws_that_the_state_does_not_tell_are_not_shown_as_none() -> None:
     state = LoaderState.from_dict(make_state())
     for lane in state.lanes.values():
         lane |= {"draws": 0, "cursors": {}, "pack_source": {"position": [7]}}
+    assert [lane.draws for lane in lanes_of(state)] == [None] * 8
     for source in sources_of(state):
         assert (source.samples_taken, source.epochs) == (None, None)
+        assert source.weight is not None
+    state.fingerprint = state.fingerprint | {"schedule": [[1_200, [0, 1]]]}
+    assert [source.weight for source in sources_of(state)] == [None, None], "nobody knows which weights hold now"
 
 
 def test_the_weight_shown_is_that_of_the_phase_that_the_job_is_in() -> None:

@@ -21,6 +21,7 @@ from bridge_data import (
     StateError,
     get_savable_loader,
     merge_states,
+    save_states,
 )
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.energon import BatchDataset, FilterDataset, MapDataset, RepeatDataset
@@ -29,6 +30,7 @@ from bridge_data.plugins.ledger.ledger import Ledger
 from bridge_data.plugins.planned.planned import StepAssignment
 from bridge_data.plugins.planned.planned_sources import with_assignment
 from bridge_data.runs.run_order import RunOrder
+from tests.cli.runner import run_command
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_blend
@@ -55,6 +57,17 @@ def test_packs_are_the_same_on_any_ranks_lanes_and_workers(
     assert job.batches(72) == Job(1, functools.partial(planned, texts[0])).batches(72)
     for loader in job.loaders:
         loader.close()
+
+
+def test_checkpoint_info_has_no_column_of_draws_as_lanes_count_none(texts: Any, tmp_path: Path) -> None:
+    loader = get_savable_loader(planned(texts[0]))
+    assert len(list(itertools.islice(loader, 10))) == 10
+    save_states(tmp_path / "saved", loader.save_state_rank(), step=10, world_size=1)
+    shown = [line.split() for line in run_command("checkpoint", "info", tmp_path / "saved").stdout.splitlines()]
+    assert ["lane", "micro-batches", "pending", "inbox"] in shown
+    assert ["together", "10", "0", "0"] in shown
+    told = json.loads(run_command("checkpoint", "info", tmp_path / "saved", "--json").stdout)
+    assert {lane["draws"] for lane in told["lanes"]} == {None}
 
 
 def test_planned_packs_go_on_inside_wrappers_or_are_refused(texts: Any) -> None:
