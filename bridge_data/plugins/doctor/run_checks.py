@@ -239,15 +239,19 @@ def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) ->
 HOOKS_S = 10.0
 """For how long hooks are checked, at least: until then the first batch has been made twice, or they are not."""
 
+HOOKS_LANES = 4
+"""Of how many lanes the first batch is made twice, at most."""
+
 
 class _OutOfTime(Exception):
     pass
 
 
 def check_hooks(dataset: LaneDataset, limit_s: float = HOOKS_S) -> Iterator[Finding]:
-    """Whether the first batch is the same when it is made again: what the hooks make of a sample must not depend on
-    what they have made before, or a resumed run, and one with other workers, has other batches, without an error. No
-    sample is begun after `limit_s`."""
+    """Whether the first batches of `HOOKS_LANES` lanes are the same when they are made again: what the hooks make of a
+    sample must not depend on what they have made before, or a resumed run, and one with other workers, has other
+    batches, without an error. No sample is begun after `limit_s`; lanes for which there is no time are left out, but
+    for the first."""
     deadline, num_samples = time.monotonic() + limit_s, 0
 
     def watch(_: SampleRef) -> None:
@@ -256,29 +260,37 @@ def check_hooks(dataset: LaneDataset, limit_s: float = HOOKS_S) -> Iterator[Find
             raise _OutOfTime
         num_samples += 1
 
-    try:  # copied, as an encoder may fill one batch again and again
-        first, again = [copy.deepcopy(dataset.lane(0, dataset.new_state(), watch).next().batch) for _ in range(2)]
-    except StopIteration:  # hooks have left out all samples of this lane
-        return
-    except _OutOfTime:
-        yield Finding(
-            code="hooks-not-checked",
-            level=Level.NOTE,
-            what=f"whether hooks make the same again was not checked: the first batch was to be made twice, and in "
-            f"{limit_s:g} s {counted(num_samples, 'sample')} were made for it",
-            change=f"give --measure more than {limit_s:g} seconds, or a smaller packing_buffer_size for this check",
-        )
-        return
-    found = first_difference(first, again, "batch")
-    if found is not None:
-        yield Finding(
-            code="hooks-differ",
-            level=Level.NOTE,
-            what=f"the first batch was made twice, and differs: {found}. So batches depend on what the hooks of "
-            f"{type(dataset.task_encoder).__name__} have done before, and a resumed run has others",
-            change="draw from the generators of `random`, `np.random` and `torch`, which are seeded for each sample, "
-            "not from one of your own or the clock; no @stateless where a hook draws; keep no counts of samples",
-        )
+    state = dataset.new_state()
+    is_checked = False
+    for lane in dataset.worker_config.lanes[:HOOKS_LANES]:
+        try:  # copied, as an encoder may fill one batch again and again
+            first, again = [copy.deepcopy(dataset.lane(lane, state, watch).next().batch) for _ in range(2)]
+        except StopIteration:  # hooks have left out all samples of this lane
+            continue
+        except _OutOfTime:
+            if not is_checked:
+                yield Finding(
+                    code="hooks-not-checked",
+                    level=Level.NOTE,
+                    what=f"whether hooks make the same again was not checked: the first batch was to be made twice, "
+                    f"and in {limit_s:g} s {counted(num_samples, 'sample')} were made for it",
+                    change=f"give --measure more than {limit_s:g} seconds, or a smaller packing_buffer_size for this "
+                    "check",
+                )
+            return
+        is_checked = True
+        found = first_difference(first, again, "batch")
+        if found is not None:
+            yield Finding(
+                code="hooks-differ",
+                level=Level.NOTE,
+                what=f"the first batch of lane {lane} was made twice, and differs: {found}. So batches depend on what "
+                f"the hooks of {type(dataset.task_encoder).__name__} have done before, and a resumed run has others",
+                change="draw from the generators of `random`, `np.random` and `torch`, which are seeded for each "
+                "sample, not from one of your own or the clock; no @stateless where a hook draws; keep no counts of "
+                "samples",
+            )
+            return
 
 
 MAX_LOOKED_AT = 10_000

@@ -3,7 +3,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -406,14 +406,15 @@ def test_epochs_of_a_run(blend: Path) -> None:
 
 
 class Drawing(DefaultTaskEncoder):
-    """Draws from the generator that is seeded for the sample, or from one of its own."""
+    """Draws from the generator that is seeded for the sample, or from one of its own; of these samples."""
 
-    def __init__(self, *, own: bool) -> None:
+    def __init__(self, *, own: bool, of: Collection[str] | None = None) -> None:
         super().__init__()
-        self.own = np.random.default_rng(0) if own else None
+        self.own, self.of = np.random.default_rng(0) if own else None, of
 
     def encode_sample(self, sample: Any) -> Any:
-        return {"key": sample.__key__, "number": np.random.rand() if self.own is None else self.own.random()}
+        is_own = self.own is not None and (self.of is None or sample.__key__ in self.of)
+        return {"key": sample.__key__, "number": self.own.random() if is_own else np.random.rand()}
 
 
 def test_hooks_whose_results_depend_on_what_they_made_before_are_told(tmp_path: Path) -> None:
@@ -422,6 +423,16 @@ def test_hooks_whose_results_depend_on_what_they_made_before_are_told(tmp_path: 
         found = examine(run, measure_s=0.05, task_encoder=Drawing(own=own)).findings
         told = [finding.what for finding in found if finding.code == "hooks-differ"]
         assert len(told) == len(expected) and all(map(re.match, expected, told))
+
+
+@pytest.mark.parametrize(("lane", "is_told"), [(1, True), (3, True), (4, False)])
+def test_the_first_batches_of_four_lanes_are_looked_at(lane: int, is_told: bool, tmp_path: Path) -> None:
+    run = planned(write_texts(tmp_path / "texts", 400), num_workers=0, num_lanes=8)
+    dataset = BenchConfig.of(run, Drawing(own=False), 1.0).dataset()
+    keys = dataset.lane(lane, dataset.new_state()).next().batch["key"]
+    found = [*check_hooks(BenchConfig.of(run, Drawing(own=True, of=keys), 1.0).dataset())]
+    assert [finding.code for finding in found] == ["hooks-differ"] * is_told
+    assert all(f"the first batch of lane {lane} was made twice" in finding.what for finding in found)
 
 
 class Slow(DefaultTaskEncoder):
