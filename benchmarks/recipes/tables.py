@@ -44,6 +44,30 @@ def rows(document: dict[str, Any]) -> Iterator[str]:
                 _of_loop(document, name, workers),
             ]
             yield f"| {' | '.join(cells)} |"
+    yield from _starts(document)
+
+
+def _starts(document: dict[str, Any]) -> Iterator[str]:
+    """Seconds from the start of a process to its first batch, without those that its trainer computed meanwhile."""
+    found = {name: document["rates"].get(f"{name}/2", {}) for name in RECIPES}
+    found = {name: row for name, row in found.items() if "start_s" in row.get(OURS, {})}
+    if not found:
+        return
+    yield ""
+    yield "| first batch of a new process, 2 workers, s | ours | Bridge on Energon | transformers, DataLoader |"
+    yield "|---|---|---|---|"
+    for name, row in found.items():
+        cells = [RECIPES[name].label, number(row[OURS]["start_s"]), _start(row, BRIDGE), _start(row, TRANSFORMERS)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _start(row: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    one = row.get(name, {})
+    if "start" not in one:
+        return "–"
+    ratio = one["start"]
+    spread = f"{number(ratio['ratio'])}, {number(ratio['low'])}–{number(ratio['high'])}"
+    return f"{number(one['start_s'])} (ours × {spread})"
 
 
 def _side(row: Mapping[str, Mapping[str, Any]], name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is measured beside rates: memory, a cold start, imports, `prepare`, growth, an object store, two jobs.
+"""What is measured beside rates: memory, starts, a cold start, imports, `prepare`, growth, an object store, two jobs.
 
 Each function returns the runs by measurement and library; `COSTS` are the rows that are made of them.
 """
@@ -19,10 +19,13 @@ from benchmarks.speed.stragglers import ALIKE, ALONE, IDEAL
 MEMORY_ROWS = (("text", 4, 1.0), ("jpeg", 4, 1.0), ("sources", 8, 20.0))
 """Data sets, workers, and seconds of reading: buffers of many sources fill slowly."""
 WORKERS, IMPORTS, COMMAND_LIMIT_S = 2, 7, 120
+BUSY_S = 3.0
 IMPORTED = {
     OURS: "from bridge_data import TaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset",
     "torch": "import torch",
 }
+STARTED = (("text", 0.0), ("jpeg", BUSY_S))
+"""Data sets, and the seconds that the trainer computes, as if it built its model, before it takes a batch."""
 GROWN = {OURS: "million", "10,000 samples": "ten_thousand"}
 
 
@@ -38,6 +41,8 @@ class Cost(NamedTuple):
 COSTS = (
     Cost("first batch, text, 2 workers, s", "text/2", ENERGON, "first_batch_s"),
     Cost("first batch, JPEG, 2 workers, s", "jpeg/2", ENERGON, "first_batch_s"),
+    Cost("first batch of a new process, its imports included, text, 2 workers, s", "start/text", ENERGON, "start_s"),
+    Cost(f"the same, JPEG, less {BUSY_S:.0f} s that the trainer computes before", "start/jpeg", ENERGON, "start_s"),
     Cost("first batch after a restore, text, 2 workers, s", "text/2", ENERGON, "restore_s"),
     Cost("first batch after a restore, JPEG, 2 workers, s", "jpeg/2", ENERGON, "restore_s"),
     Cost("first batch of 10,000 cold shards, 2 workers, s", "cold/2", ENERGON, "first_batch_s"),
@@ -81,6 +86,21 @@ def memory(extent: Extent) -> Runs:
                 report(workload, workers, name, figures)
                 found.append({key: figures[key] for key in ("pss_mb", "failed") if key in figures})
         results[f"{workload}/{workers}"] = runs
+    return results
+
+
+def starts(extent: Extent) -> Runs:
+    """The first batch of a new process: imports, data set, workers, and with a trainer that computes meanwhile."""
+    results = {}
+    for workload, busy_s in STARTED:
+        folder = data.make(workload, extent.folder, extent.scale)
+        data.warm(folder)
+        runs: dict[str, list[Figures]] = {name: [] for name in _compared(extent)}
+        for _ in range(extent.rounds):
+            for name, found in runs.items():
+                found.append(run(name, workload, folder, WORKERS, 0, ["--busy", str(busy_s)]))
+                report(workload, WORKERS, name, found[-1])
+        results[f"start/{workload}"] = runs
     return results
 
 
@@ -164,6 +184,7 @@ def growth(extent: Extent) -> Runs:
 
 MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "memory": memory,
+    "start": starts,
     "cold": cold,
     "import": imports,
     "prepare": prepare,

@@ -15,6 +15,7 @@ FIGURES = (
     "samples_per_s",
     "cpu_s_per_1000",
     "first_batch_s",
+    "start_s",
     "save_s",
     "restore_s",
     "state_bytes",

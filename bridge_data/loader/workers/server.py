@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -155,7 +156,10 @@ class _Server:
 
 def _fork_worker(channel: int, watch: int) -> int:
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads at each fork, pyarrow's included; `_import_for_workers` has said whose they are.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         worker.main(parent, channel, watch)
     return pid

@@ -155,9 +155,12 @@ def test_torch_is_imported_once_and_only_where_data_may_need_it(tmp_path: Path) 
 
 
 IMPORTING = """
+import os
 from types import SimpleNamespace
-from bridge_data.loader.workers.server import _import_for_workers
-_import_for_workers(["pyarrow", "quiet", "busy"], SimpleNamespace(write=lambda text: None))
+from bridge_data.loader.workers import server
+server._import_for_workers(["pyarrow", "quiet", "busy"], SimpleNamespace(write=lambda text: None))
+server.worker = SimpleNamespace(main=lambda *descriptors: os._exit(0))
+os.waitpid(server._fork_worker(-1, -1), 0)
 """
 
 
@@ -169,7 +172,8 @@ def test_a_module_that_starts_a_thread_before_workers_are_forked_is_named_but_fo
     )
     environment = os.environ | SINGLE_THREADED | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTING], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "always", "-c", IMPORTING], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stderr.count("started a thread") == 1, done.stderr
     assert "importing busy started a thread" in done.stderr
+    assert "DeprecationWarning" not in done.stderr, "Python tells the same of each worker, and does not name the module"
