@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo, provenance_of
 
@@ -147,12 +147,14 @@ class LogThrottle:
         self._counts: dict[Hashable, int] = {}
         self._reported_at: dict[Hashable, float] = {}
 
-    def count(self, kind: Hashable) -> int:
-        """Count one more of `kind`; return the number so far if it should be reported, else 0."""
+    def count(self, kind: Hashable, more: int = 1) -> int:
+        """Count `more` of `kind`; return the number so far if it should be reported, else 0."""
         now = time.monotonic()
         with self._lock:
-            number = self._counts[kind] = self._counts.get(kind, 0) + 1
-            if str(number).rstrip("0") != "1" and now < self._reported_at[kind] + REPEAT_S:
+            before = self._counts.get(kind, 0)
+            number = self._counts[kind] = before + more
+            has_more_digits = not before or len(str(number)) > len(str(before))
+            if not has_more_digits and now < self._reported_at[kind] + REPEAT_S:
                 return 0
             self._reported_at[kind] = now
         return number
@@ -168,28 +170,67 @@ log_throttle = LogThrottle()
 os.register_at_fork(after_in_child=log_throttle.after_fork)
 
 
+class FailureReport(NamedTuple):
+    """What a process tells of failures that are alike, of this `kind`: how many it has had so far, and the last of them
+    in full and in short."""
+
+    kind: tuple[Hashable, ...]
+    number: int
+    in_full: str
+    in_short: str
+
+    def log(self) -> None:
+        """Log it as that of this process."""
+        if self.number == 1:
+            logger.error("%s", self.in_full)
+            return
+        logger.warning(
+            "process %d has left out samples for the same reason %d times so far, the last one of %s",
+            *(os.getpid(), self.number, self.in_short),
+        )
+
+    def log_in_all(self, num_more: int) -> None:
+        """Log it, if it is due, among the failures of this process and of its workers, of which it tells `num_more`."""
+        if number := log_throttle.count(self.kind, num_more):
+            self._replace(number=1 if number == num_more else number).log()
+
+
+class _Reporting:
+    """Who logs the failures of this process."""
+
+    send: Callable[[FailureReport], bool] | None = None
+
+
+def report_failures_to(send: Callable[[FailureReport], bool] | None) -> None:
+    """Have `log_exception` send what it would log in this process, a worker, to the trainer, which logs once what all
+    its workers tell. `send` returns whether it could; else, and with None, it is logged here."""
+    _Reporting.send = send
+
+
+os.register_at_fork(after_in_child=lambda: report_failures_to(None))
+
+
 def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Log a failure and skip the sample. Failures of the same type, in the same hook and at the same line of code, are
-    logged once a process, then counted: see `LogThrottle`. It is one line if the data are at fault; else it has the
-    traceback."""
+    logged once for a process and its workers on this machine, then counted: see `LogThrottle`. It is one line if the
+    data are at fault; else it has the traceback."""
     notes = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
     frames = traceback.extract_tb(error.__traceback__)[-2:]
     where = tuple((frame.filename, frame.lineno) for frame in frames)
-    number = log_throttle.count((type(error), notes.partition(",")[0], where))
+    name = type(error).__name__
+    kind = (type(error).__module__, name, notes.partition(",")[0], where)
+    number = log_throttle.count(kind)
     if not number:
         return
     origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"
-    if number == 1 and is_of_data(error):
-        key = provenance_of(sample, "__key__")
-        logger.error("left out sample %s of %s: %s [%s]", key or "of unknown key", origin, error, notes)
-        return
-    if number == 1:
-        logger.error("left out a sample of %s:\n%s", origin, "".join(traceback.format_exception(error)).rstrip())
-        return
-    logger.warning(
-        "process %d has left out samples for the same reason %d times so far, the last one of %s: %s: %s [%s]",
-        *(os.getpid(), number, origin, type(error).__name__, error, notes),
-    )
+    if is_of_data(error):
+        key = provenance_of(sample, "__key__") or "of unknown key"
+        in_full = f"left out sample {key} of {origin}: {error} [{notes}]"
+    else:
+        in_full = f"left out a sample of {origin}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    report = FailureReport(kind, number, in_full, f"{origin}: {name}: {error} [{notes}]")
+    if _Reporting.send is None or not _Reporting.send(report):
+        report.log()
 
 
 def is_of_data(error: Exception) -> bool:

@@ -1,6 +1,7 @@
 """Error handlers in the places where they are called: this process and worker processes."""
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from bridge_data import (
     TextSample,
     WorkerConfig,
     basic_sample_keys,
+    errors,
     get_savable_loader,
     get_val_dataset,
     log_exception,
     reraise_exception,
     stateless,
 )
+from bridge_data.run_options import StartMethod
 from tests.prepared import CRUDE, write_dataset
 
 NUM_SAMPLES = 24
@@ -115,6 +118,46 @@ def test_failures_to_decode_are_tolerated_for_as_long_as_they_are_not_in_a_row(
         assert sum(len(batch.text) for batch in loader) == 30
         assert loader.skipped == {"decode": 60}
     assert len((tmp_path / "told").read_text().splitlines()) == 60
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("start_method", ["server", "spawn"])
+def test_what_all_workers_leave_out_is_logged_once_by_the_trainer_with_their_counts(
+    start_method: StartMethod,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(errors, "log_throttle", errors.LogThrottle())
+    parts = ({"__key__": f"{n:04d}", "txt": b"\xff" if n % 5 > 1 else str(n)} for n in range(90))
+    folder = write_dataset(tmp_path / "set", parts, ratio="0,1,0")
+    config = WorkerConfig(0, 1, 3, num_lanes=3)
+    dataset = get_val_dataset(folder, worker_config=config, batch_size=1)
+    with caplog.at_level(logging.WARNING, "bridge_data"), get_savable_loader(dataset, start_method=start_method) as one:
+        assert sum(1 for _ in one) == 36
+        assert one.skipped == {"decode": 54}
+    told = [record for record in caplog.records if "skipped" not in record.getMessage()]
+    assert [record.levelname for record in told] == ["ERROR", "WARNING"]
+    assert told[0].getMessage().startswith("left out sample data-")
+    # Three workers tell of their first failures, and of their tenth.
+    assert re.search(r"for the same reason (1[0-2]|2\d) times so far", told[1].getMessage())
+    assert "left out sample" not in capfd.readouterr().err, "workers log nothing"
+
+
+def test_a_failure_that_cannot_be_sent_to_the_trainer_is_logged_where_it_happened(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "log_throttle", errors.LogThrottle())
+    sent: list[errors.FailureReport] = []
+    for can_send in (True, False):
+        errors.report_failures_to(lambda report, can_send=can_send: not sent.append(report) and can_send)
+        for _ in range(9 if can_send else 1):
+            log_exception(SampleError("it is damaged"), {"__key__": "a"})
+    errors.report_failures_to(None)
+    assert [report.number for report in sent] == [1, 10]
+    (text,) = caplog.messages
+    assert "for the same reason 10 times so far" in text and "it is damaged" in text
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge_data.errors import WorkerError
+from bridge_data.errors import FailureReport, WorkerError
 from bridge_data.lanes.lane import Produced
 from bridge_data.loader.lane_pool import Ended, LaneResult
 from bridge_data.loader.workers.messages import (
@@ -66,6 +66,8 @@ class WorkerLink:
         self.uid, self._channel, self.page = uid, channel, page
         self._buffers = MappedBuffers(self._quota)
         self.ready, self.importing, self.hung_up_at = False, "", math.inf
+        self._num_failures: dict[Any, int] = {}
+        """Those that the process has told of, by their kind."""
         self._services = services
         if services is not None:
             load = load._replace(service=pickle.dumps(services.of_worker(self.index)))
@@ -111,7 +113,7 @@ class WorkerLink:
         return True
 
     def _note(self, packet: Packet) -> None:
-        message: Ready | Importing | LaneMessage = packet.message
+        message: Ready | Importing | FailureReport | LaneMessage = packet.message
         if isinstance(message, BatchMessage):
             self._buffers.note(message.body, packet.descriptors)
         elif isinstance(message, Ready):
@@ -124,6 +126,10 @@ class WorkerLink:
             return
         elif isinstance(message, Importing):
             self.importing = message.module
+            return
+        elif isinstance(message, FailureReport):
+            message.log_in_all(message.number - self._num_failures.get(message.kind, 0))
+            self._num_failures[message.kind] = message.number
             return
         is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):

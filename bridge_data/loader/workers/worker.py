@@ -26,6 +26,7 @@ from bridge_data.child_process import (
     use_one_thread,
     write_lines_at_once,
 )
+from bridge_data.errors import FailureReport, report_failures_to
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_pool import Ended, LaneRunner, LaneSchedule
 from bridge_data.loader.workers.batches import BatchPickler
@@ -67,7 +68,7 @@ def adopt(environment: Environment) -> None:
         install(environment.replacement)
 
 
-def imported(modules: list[str], tell: Callable[[str], None]) -> Iterator[str]:
+def imported(modules: list[str], tell: Callable[[str], object]) -> Iterator[str]:
     """Import those modules that are missing; returns the name of each, after `tell` got it before.
 
     An import that fails is no error here: whatever needs the module imports it again, and reports why it fails.
@@ -106,7 +107,7 @@ def _serve(channel: Channel, page: WatchPage) -> None:
     load, _, (file,) = channel.receive()
     try:
         adopt(load.environment)
-        for _ in imported(load.modules, lambda module: _tell(channel, module)):
+        for _ in imported(load.modules, lambda module: _tell(channel, Importing(module))):
             pass
         dataset = pickle.loads(contents_of(file))
         open_service: OpenService | None = pickle.loads(load.service) if load.service else None
@@ -115,12 +116,17 @@ def _serve(channel: Channel, page: WatchPage) -> None:
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
+    report_failures_to(lambda report: _tell(channel, report))
     Worker(channel, page, dataset, open_service).run()
 
 
-def _tell(trainer: Channel, module: str) -> None:
-    with contextlib.suppress(BlockingIOError):  # the trainer is busy, and many messages wait for it
-        trainer.send(Importing(module), wait=False)
+def _tell(trainer: Channel, message: Importing | FailureReport) -> bool:
+    """Send a message that nobody waits for; False if the trainer is busy, and many messages wait for it."""
+    try:
+        trainer.send(message, wait=False)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Worker:
