@@ -54,10 +54,21 @@ class Sizes:
             )
         if num_tokens > self.vocabulary:
             raise ConfigError(
-                f"--model.vocabulary {self.vocabulary}: the tokenizer has {num_tokens} tokens: give as many, or more"
+                f"--model.vocabulary {self.vocabulary}: the tokenizer has {num_tokens} tokens: give as many or more, a "
+                "multiple of --tensor_parallel"
             )
         if image != self.image_token:
             raise ConfigError(f"--model.image_token {self.image_token}: {image_text} is token {image}: give that")
+        num_patches, in_data = (
+            (self.image // self.patch) ** 2,
+            getattr(encoder.family, "num_tokens", "a varying number of"),
+        )
+        if num_patches != in_data:
+            raise ConfigError(
+                f"--model.image {self.image} --model.patch {self.patch}: an image has {num_patches} patches, and "
+                f"{in_data} tokens in the data: give the pixels of the image processor's images, and the patch_size of "
+                "the family"
+            )
 
 
 LLAVA_7B = Sizes()

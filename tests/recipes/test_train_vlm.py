@@ -1,20 +1,24 @@
 """The Megatron script on real data: killed and resumed, and resumed on other topologies."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from bridge_data import ConfigError
 from bridge_data.configs import DataConfig
 from recipes.demo.__main__ import MODEL
 from recipes.demo.compare import Comparison, compare, read_run
-from recipes.megatron.vlm import Sizes
+from recipes.megatron.vlm import LLAVA_7B, Sizes
 from tests.cli.runner import run_command
 from tests.ranks import run_job
+from tests.recipes.llava_tokenizer import IMAGE_ID, PAD_ID, write_tokenizer
 from tests.recipes.vlm_job import NUM_STEPS, ROOT, arguments, make_inputs, train
 
 DIES_WHILE_SAVING = """
@@ -76,6 +80,7 @@ def test_the_script_can_be_read_at_one_go() -> None:
         ({}, {"micro_batch_size": 2}, "micro_batch_size=2: this model takes one pack"),
         ({"vocabulary": 128}, {}, "--model.vocabulary 128: the tokenizer has 384 tokens"),
         ({"image_token": 0}, {}, "--model.image_token 0: <image> is token 1"),
+        ({"patch": 8}, {}, "--model.image 16 --model.patch 8: an image has 4 patches, and 16 tokens in the data"),
         ({}, {}, None),
     ],
 )
@@ -87,6 +92,26 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
     data, model = config.with_options(num_workers=0, **paths, **options).build(), Sizes(**(MODEL | sizes))
     with contextlib.nullcontext() if says is None else pytest.raises(ConfigError, match=says):
         model.check(data)
+
+
+def test_the_model_fits_the_data_of_llava_with_the_sizes_of_its_own_tokenizer(inputs: Path, tmp_path: Path) -> None:
+    crop = {"height": 336, "width": 336}
+    CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size=crop).save_pretrained(tmp_path / "image_processor")
+    paths = {"tokenizer": str(write_tokenizer(tmp_path / "tokenizer"))}
+    paths |= {"image_processor": str(tmp_path / "image_processor")}
+    config = DataConfig.read(ROOT / "configs/llava.yaml", [f"path={inputs / 'data/blend.yaml'}"])
+    data = config.with_options(num_workers=0, **paths).build()
+    encoder: Any = data.task_encoder
+    assert (len(encoder.tokenizer), encoder.tokenizer.pad_token_id) == (32_002, PAD_ID)
+    LLAVA_7B.check(data)
+    with pytest.raises(ConfigError, match=r"--model.vocabulary 32000: the tokenizer has 32002 tokens"):
+        dataclasses.replace(LLAVA_7B, vocabulary=32_000).check(data)
+    batch = next(data.train_dataloader())
+    num_images, *shape = batch.media["pixel_values"].shape
+    assert (shape, data.seq_length, len(batch.tokens)) == ([3, 336, 336], 4096, 1)
+    assert int((batch.tokens == IMAGE_ID).sum()) == num_images * 576 > 576, "as many as the tower makes patches"
+    assert set(batch.tokens[batch.tokens > IMAGE_ID].tolist()) <= {PAD_ID}
+    assert int(batch.labels.max()) < IMAGE_ID and batch.loss_mask.sum() > 0
 
 
 @pytest.mark.processes
