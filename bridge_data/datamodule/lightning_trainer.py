@@ -269,8 +269,11 @@ def _set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_
     total, in_epoch = total // world_size, in_epoch // world_size
     if not _epoch_is_over(progress):
         in_epoch -= in_epoch % num_micro_batches
-    for counts, number in ((progress.total, total), (progress.current, in_epoch)):
-        counts.increment_by(number - counts.processed)  # `ready` is one more if training has failed on a batch
+    progress.current.increment_by(in_epoch - progress.current.processed)
+    # `ready` is one more if training has failed on a batch, `completed` one less if a hook of the batch has saved: this
+    # Lightning sees from the totals. Its own may be another one behind, after a resume at the end of an epoch.
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(progress.total, name, getattr(progress.current, name) + total - in_epoch)
 
 
 def _epoch_is_over(progress: Any) -> bool:

@@ -132,6 +132,47 @@ def test_a_checkpoint_on_failure_resumes_with_whole_steps_and_epochs(
     assert resumed == [(step // 3, step, batch) for step in range(done, 8) for batch in expected[2 * step :][:2]]
 
 
+def test_steps_stay_whole_after_resumes_within_the_first_step_of_an_epoch(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    """Lightning's own totals fall behind then: of a second epoch it counts as if the first one was still to end."""
+
+    class Failing(Recorder):
+        def __init__(self, failing_at: int) -> None:
+            super().__init__()
+            self.failing_at, self.steps = failing_at, []
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            if len(self.trained) == self.failing_at:
+                raise RuntimeError("out of memory")
+            self.steps.append((self.global_step, batch_idx))
+            return super().training_step(batch, batch_idx)
+
+    for failing_at, done in ((5, 0), (1, 4), (2, 4), (99, 4)):
+        recorder = Failing(failing_at)
+        callbacks = [keeping(tmp_path, every_n_train_steps=2, save_on_train_epoch_end=True, save_last=True)]
+        trainer = make_trainer(
+            tmp_path,
+            callbacks=callbacks,
+            enable_checkpointing=True,
+            max_epochs=3,
+            accumulate_grad_batches=2,
+            limit_train_batches=4,
+            **{"limit_val_batches": 1, "num_sanity_val_steps": 0, "val_check_interval": 3, **EACH_INTERVAL},
+        )
+        with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+            warnings.simplefilter("ignore")
+            trainer.fit(
+                recorder,
+                datamodule=make_module(path, global_batch_size=2),
+                ckpt_path=tmp_path / "last.ckpt" if done else None,
+            )
+        number = len(recorder.trained)
+        assert recorder.trained == expected[done : done + number]
+        assert recorder.steps == [((done + at) // 2, (done + at) % 4) for at in range(number)]
+    assert done + number == 12
+
+
 def test_lightning_is_not_told_that_the_data_cannot_be_resumed(path: Path, tmp_path: Path) -> None:
     options = {"limit_train_batches": 4}
     callbacks = [keeping(tmp_path, every_n_train_steps=2)]
