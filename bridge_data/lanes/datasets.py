@@ -232,7 +232,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     elif fingerprint is not None:
         raise ConfigError(f"fingerprint={fingerprint!r}: is only for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
-        for name in ("dataset_config", "split_config", "field_map", "where", "columns"):
+        for name in ("dataset_config", "split_config", "field_map", "where", "columns", "limits"):
             if (value := getattr(options, name)) is not None:
                 raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: set it there")
     if not isinstance(split_part, str):

@@ -11,6 +11,7 @@ only `pack_selected_samples` must return one sample.
 
 import copy
 import dataclasses
+import logging
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -23,6 +24,8 @@ from bridge_data.samples import CrudeSample, required_fields
 from bridge_data.samples.collation import collected, columns_of, generic_batch
 from bridge_data.task.cooking import Cooker, cook
 from bridge_data.task.stores import CachePool, FileStore
+
+logger = logging.getLogger("bridge_data")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -422,6 +425,8 @@ def with_decoding(
             f"{names}: {type(encoder).__name__} has its own decoder, which conflicts with it; "
             "leave the argument out, and set `decoder` in the task encoder"
         )
+    if auto_decode is False and asked:
+        logger.warning("%s: no effect with auto_decode=False, which decodes nothing", ", ".join(asked))
     changed = copy.copy(encoder)
     changed.decoder = None if auto_decode is False else SampleDecoder(**asked)
     return changed

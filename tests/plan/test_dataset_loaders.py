@@ -21,6 +21,7 @@ from bridge_data import (
 )
 from bridge_data.data import SubsetRange
 from bridge_data.energon import TraversedDatasetReference
+from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan
 from tests.plan.joins import BY_FIELDS, texts
 from tests.plan.prepared import CAPTIONING, CRUDE, write_meta
@@ -203,6 +204,12 @@ def test_datasets_take_loaders_in_place_of_a_path(tmp_path: Path) -> None:
                 load_dataset(folder / "a"), worker_config=ALONE, batch_size=None, split_config="s.yaml"
             ),
             "split_config='s.yaml': is for a path, but got a DatasetLoader",
+        ),
+        (
+            lambda folder: get_val_dataset(
+                load_dataset(folder / "a"), worker_config=ALONE, batch_size=None, limits=Limits(max_json_bytes=9)
+            ),
+            "is for a path, but got a DatasetLoader",
         ),
         (
             lambda folder: get_val_dataset("ftp://p/a", worker_config=ALONE, batch_size=None),

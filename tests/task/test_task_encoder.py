@@ -102,6 +102,12 @@ def test_a_class_that_overrides_what_is_never_called_is_refused(name: str, is_mi
     type("Mine", (DefaultTaskEncoder,), {"build_prompt": lambda self: None})
 
 
+def test_a_setting_of_a_decoder_that_is_switched_off_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert with_decoding(DefaultTaskEncoder(), False).decoder is None and not caplog.messages
+    assert with_decoding(DefaultTaskEncoder(), False, image_decode="pilrgb", av_decode=None).decoder is None
+    assert caplog.messages == ["image_decode: no effect with auto_decode=False, which decodes nothing"]
+
+
 def test_decoding_that_is_asked_for_is_done_by_a_copy_and_overrules_no_decoder() -> None:
     encoder, own = DefaultTaskEncoder(), OwnDecoder()
     assert with_decoding(own, None, image_decode=None) is with_decoding(own, True) is own
