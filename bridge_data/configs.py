@@ -50,7 +50,7 @@ from bridge_data.topology import rank_in
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
-    from bridge_data.datamodule.bridge import EnergonDatasetBuilder, EnergonDatasetConfig
+    from bridge_data.datamodule.bridge import EnergonDatasetConfig
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
     from bridge_data.task import TaskEncoder
 
@@ -197,7 +197,10 @@ class DataConfig:
         Raises:
             ConfigError: if one of them cannot be made, or settings contradict each other.
         """
-        made = {name: _instance(name, value) for name, value in self._arguments.items()}
+        given = self._arguments
+        if isinstance(encoder := self.task_encoder, _EncoderOfBridge):
+            given["task_encoder"] = encoder.made(self.options["seq_length"])
+        made = {name: _instance(name, value) for name, value in given.items()}
         kind = _data_module_class(self.data_module, "data")
         module: EnergonMultiModalDataModule = kind(**made, pg_collection=process_groups)
         return module
@@ -229,13 +232,15 @@ class DataConfig:
 
         Args:
             overrides: `key=value`, such as `micro_batch_size=4`, or `task_encoder.init_args.seq_length=512`; `data.`
-                before the key is optional. Values are YAML.
+                before the key is optional. Values are YAML. Those of a `ConfigContainer` can also be Bridge's, such as
+                `dataset.seq_length=512` (see `with_overrides`).
 
         Raises:
             ConfigError: if there is no config, or one that is wrong.
         """
         if (found := named_object(path_text("the run", source))) is not None:
-            return cls.of(found).overridden(overrides)
+            left = _with_theirs(found, overrides)
+            return cls.of(found).overridden(left)
         where, fields = _read(os.fspath(source), overrides)
         try:
             return cls(**fields)
@@ -275,20 +280,39 @@ class DataConfig:
 @dataclasses.dataclass
 class NamedTaskEncoder:
     """The task encoder of a `DataConfig` for Megatron-Bridge, which makes it with the tokenizer of the run: a
-    `TaskEncoderConfig` that the YAML of a run can hold."""
+    `TaskEncoderConfig` that the YAML of a run can hold, and whose settings overrides reach
+    (`dataset.task_encoder.init_args...`)."""
 
     class_path: str
-    init_args: dict[str, Any]
-    image_processor: str
+    init_args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    image_processor: Any = None
+    """The folder or hub id of an image processor, or its `class_path`."""
+    tokenizer: Any = None
+    """The same of a tokenizer; None for that of the run (`tokenizer.tokenizer_model`)."""
+
+    def validate(self) -> None:
+        """Import the class, and check the names and types of its arguments.
+
+        Raises:
+            ConfigError: if there is none such, or one of them is wrong.
+        """
+        where = "dataset.task_encoder"
+        check_class_path(self.named, where, _PROVIDED)
+        _check_made_late("image_processor", self.image_processor, f"{where}.image_processor")
+        _check_made_late("tokenizer", self.tokenizer, f"{where}.tokenizer")
+
+    @property
+    def named(self) -> ClassPath:
+        """The encoder by its `class_path`."""
+        return {"class_path": self.class_path, "init_args": self.init_args}
 
     def build(self, dataset: "EnergonDatasetConfig", tokenizer: Any) -> "TaskEncoder[Any, Any, Any, Any]":
         """The task encoder, of the sequence length of `dataset`."""
-        encoder = {"class_path": self.class_path, "init_args": self.init_args}
         data = DataConfig(
             path=dataset.path,
-            tokenizer=tokenizer,
+            tokenizer=tokenizer if self.tokenizer is None else self.tokenizer,
             image_processor=self.image_processor,
-            task_encoder=encoder,
+            task_encoder=self.named,
             options={"seq_length": dataset.seq_length},
         )
         return data.build_task_encoder()
@@ -424,7 +448,11 @@ def _fields(arguments: Mapping[str, Any], class_name: str) -> dict[str, Any]:
 def _overridden(config: DataConfig, overrides: Sequence[str]) -> dict[str, Any]:
     given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
     changed = {text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides}
-    own = {name: value for name, value in given.items() if name in changed and is_class_path(value)}
+    own = {
+        name: value if is_class_path(value) else _in_yaml(name, value)
+        for name, value in given.items()
+        if name in changed and (is_class_path(value) or dataclasses.is_dataclass(value))
+    }
     where, takes_any = " ".join(overrides), config.data_module != DATA_MODULE
     new = _parsed(own, overrides, where, takes_any=takes_any) if overrides else {}
     return _fields({**given, **new}, config.data_module)
@@ -674,6 +702,38 @@ def _of_module(module: "EnergonMultiModalDataModule", default: type) -> dict[str
     return {"path": module.path, "task_encoder": module.task_encoder, "options": options, "data_module": name}
 
 
+def _with_theirs(run: Any, overrides: Sequence[str]) -> list[str]:
+    """Apply those of the overrides that are Bridge's to a `ConfigContainer`; return the others."""
+    if not type(run).__module__.startswith("megatron.bridge."):
+        return list(overrides)
+    from bridge_data.datamodule.overrides import with_overrides
+
+    sections = {field.name for field in dataclasses.fields(run)}
+    is_theirs = {text: text.lstrip("+~").partition("=")[0].partition(".")[::2] for text in overrides}
+    theirs = [text for text, (section, name) in is_theirs.items() if section in sections and name]
+    with_overrides(run, theirs)
+    return [text for text in overrides if text not in theirs]
+
+
+@dataclasses.dataclass(frozen=True)
+class _EncoderOfBridge:
+    """Makes the task encoder of a config of Bridge."""
+
+    dataset: "EnergonDatasetConfig"
+    tokenizer: Any
+
+    def __call__(self) -> Any:
+        return self.made(self.dataset.seq_length)
+
+    def made(self, seq_length: int) -> Any:
+        """The encoder, of this sequence length."""
+        from bridge_data.datamodule.bridge import EnergonDatasetBuilder
+        from bridge_data.encoders.pretrained import open_tokenizer
+
+        dataset = dataclasses.replace(self.dataset, seq_length=seq_length)
+        return EnergonDatasetBuilder(dataset).task_encoder(open_tokenizer(self.tokenizer))
+
+
 def _of_bridge(dataset: "EnergonDatasetConfig", container: Any) -> dict[str, Any]:
     from bridge_data.datamodule.bridge import EnergonDatasetBuilder
 
@@ -683,19 +743,16 @@ def _of_bridge(dataset: "EnergonDatasetConfig", container: Any) -> dict[str, Any
     for option in ("global_batch_size", "rampup_batch_size"):
         if options.get(option) is None and (value := getattr(train, option, None)) is not None:
             options[option] = value
-    builder = EnergonDatasetBuilder(dataset)
-    if dataset.task_encoder is not None:
-        encoder = functools.partial(_bridge_encoder, builder, tokenizer)
-        return {"path": dataset.path, "task_encoder": encoder, "options": options}
+    builder, encoder = EnergonDatasetBuilder(dataset), dataset.task_encoder
+    if isinstance(encoder, NamedTaskEncoder):
+        parts = {"tokenizer": encoder.tokenizer or tokenizer, "image_processor": encoder.image_processor}
+        parts["task_encoder"] = encoder.named
+        return {"path": dataset.path, "options": options, **parts}
+    if encoder is not None:
+        return {"path": dataset.path, "task_encoder": _EncoderOfBridge(dataset, tokenizer), "options": options}
     options["multimodal_sample_config"] = builder.sample_config()
     parts = {"tokenizer": tokenizer, "image_processor": dataset.image_processor}
     return {"path": dataset.path, "options": options, **parts}
-
-
-def _bridge_encoder(builder: "EnergonDatasetBuilder", tokenizer: Any) -> Any:
-    from bridge_data.encoders.pretrained import open_tokenizer
-
-    return builder.task_encoder(open_tokenizer(tokenizer))
 
 
 def find_named(name: str, what: str) -> Any:

@@ -17,7 +17,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule
+from bridge_data import ConfigError, DefaultTaskEncoder, EnergonMultiModalDataModule, MultiModalSampleConfig
 from bridge_data.configs import DataConfig
 from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.limits import Limits
@@ -422,6 +422,16 @@ def test_a_config_of_bridge_makes_its_encoder_when_it_is_built(path: Path) -> No
     assert found.options["seq_length"] == 64
     made = EnergonDatasetConfig(path=str(path), seq_length=64, micro_batch_size=2, task_encoder=Later())
     assert isinstance(DataConfig.of(made).build().task_encoder, Adding)
+
+
+def test_an_override_in_an_object_keeps_its_other_settings(path: Path) -> None:
+    limits = Limits(max_json_bytes=1000)
+    sample = MultiModalSampleConfig(patch_size=16)
+    config = DataConfig(path=str(path), options={"limits": limits, "multimodal_sample_config": sample})
+    found = config.overridden(["limits.max_json_depth=3", "multimodal_sample_config.policies.overlong=skip"]).options
+    assert found["limits"] == Limits(max_json_bytes=1000, max_json_depth=3)
+    changed = found["multimodal_sample_config"]
+    assert (changed.patch_size, changed.policies.overlong) == (16, "skip")
 
 
 def test_settings_are_read_without_what_trains(path: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ evaluations, with `save_state` and `restore_state`.
 
     module             `EnergonMultiModalDataModule`, the front; Lightning's hooks
     bridge             the same as Megatron-Bridge's `DatasetProvider`: its config, and the builder of its loaders
+    overrides          overrides of Bridge's `ConfigContainer`, each with an effect
+    settable           frozen dataclasses whose fields overrides can set
     trainer_loaders    the loader of this rank; `EnergonDataloader`: endless, saved and restored for all ranks at once;
                        evaluations
     shared_states      the states of all ranks: gathered to save, distributed to restore

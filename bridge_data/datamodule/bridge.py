@@ -23,9 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
+from bridge_data.datamodule.class_paths import made_of, typed
 from bridge_data.datamodule.encoder_settings import check_beside
+from bridge_data.datamodule.settable import assign, settable, settled
 from bridge_data.errors import ConfigError
-from bridge_data.run_options import SECTION_OF, RunOptions, TrainingOptions
+from bridge_data.run_options import SECTION_OF, RunOptions, TrainingOptions, option_fields
 from bridge_data.storage.locations import COPY_IT, output_on_disk
 from bridge_data.task import TaskEncoder
 
@@ -119,7 +121,8 @@ def _is_installed() -> bool:
 
 @runtime_checkable
 class TaskEncoderConfig(Protocol):
-    """Settings from which a task encoder is made once there is a tokenizer: a dataclass, so that YAML can hold it."""
+    """Settings from which a task encoder is made once there is a tokenizer: a dataclass, so that YAML can hold it and
+    overrides reach its fields. A method `validate()`, if it has one, is called before."""
 
     def build(self, dataset: "EnergonDatasetConfig", tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any]:
         """The task encoder. It follows the settings of `dataset`: `seq_length`, padding, in-batch packing."""
@@ -127,13 +130,16 @@ class TaskEncoderConfig(Protocol):
 
 @dataclasses.dataclass(kw_only=True)
 class EnergonDatasetConfig:
-    """Training and validation data at `path`. The fields are mutable, as Bridge sets some while it prepares a run.
+    """Training and validation data at `path`. The fields are mutable, as Bridge sets some while it prepares a run; and
+    so are those of the dataclasses in `task_encoder`, `multimodal_sample_config` and `dataset_kwargs`, for overrides.
+    Classes that are frozen check them in `validate`.
 
     If Megatron-Bridge is installed, an instance is also one of Bridge's class of this name.
 
     Args:
         task_encoder: the encoder, a `TaskEncoderConfig`, or one of Bridge's task-encoder configs; None for the
-            `MultiModalTaskEncoder` of the run's tokenizer, `image_processor` and `multimodal_sample_config`.
+            `MultiModalTaskEncoder` of the run's tokenizer, `image_processor` (the object, or its folder or hub id) and
+            `multimodal_sample_config` (or a mapping of its settings).
         global_batch_size: samples of a step, over all ranks; None for a micro-batch of each. (Bridge has its own.)
         drop_last: drop the last micro-batch of validation if it is not full. (Training has no end.)
         dataloader_save, dataloader_load: where Bridge saves and loads the position of the data; None for a folder
@@ -154,7 +160,7 @@ class EnergonDatasetConfig:
     global_batch_size: int | None = None
     task_encoder: TaskEncoder[Any, Any, Any, Any] | TaskEncoderConfig | BridgeEncoderConfig | None = None
     image_processor: Any = None
-    multimodal_sample_config: "MultiModalSampleConfig | None" = None
+    multimodal_sample_config: "MultiModalSampleConfig | Mapping[str, Any] | None" = None
     dataloader_type: str | None = "external"
     num_workers: int = 2
     num_val_workers: int | None = None
@@ -185,6 +191,13 @@ class EnergonDatasetConfig:
         # The subclass made for Bridge cannot be found by its name.
         settings = {name: value for name, value in vars(self).items() if name != _TRAIN_LOADER}
         return _restored, (getattr(type(self), _PLAIN_CLASS, type(self)), settings)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("task_encoder", "multimodal_sample_config") and not isinstance(value, TaskEncoder):
+            value = settable(value)
+        elif name == "dataset_kwargs" and isinstance(value, Mapping):
+            value = _DatasetKwargs.of(value, vars(self).get(name, {}))
+        super().__setattr__(name, value)
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of is None:
@@ -236,7 +249,13 @@ class EnergonDatasetConfig:
     def options(self) -> dict[str, Any]:
         """The options of the run, by their names."""
         own = {name: getattr(self, name) for name in vars(self) if name in SECTION_OF}
-        return own | {"val_batch_drop_last": self.drop_last} | self.dataset_kwargs
+        fields = {name: field for section in option_fields().values() for name, field in section.items()}
+        kwargs = {}
+        for name, value in self.dataset_kwargs.items():
+            where = f"dataset.dataset_kwargs.{name}"
+            is_open = isinstance(value, Mapping) and name in fields
+            kwargs[name] = typed(value, fields[name].type, where) if is_open else settled(value, where)
+        return own | {"val_batch_drop_last": self.drop_last} | kwargs
 
     def to_cfg_dict(self) -> dict[str, Any]:
         """The settings as Bridge's `ConfigContainer` writes them to YAML, with a `_target_` to make each again.
@@ -300,11 +319,19 @@ class EnergonDatasetConfig:
 
     def _check_encoder(self) -> None:
         """Check that the encoder can do what the settings ask for."""
+        if isinstance(self.multimodal_sample_config, Mapping):
+            kind = "bridge_data.encoders.MultiModalSampleConfig"
+            named = {"class_path": kind, "init_args": self.multimodal_sample_config}
+            self.multimodal_sample_config = made_of(named, "dataset.multimodal_sample_config")
+        settled(self.multimodal_sample_config, "dataset.multimodal_sample_config")
         for name in ("image_processor", "multimodal_sample_config"):
             if self.task_encoder is not None and getattr(self, name) is not None:
                 raise self._error(name, "no effect with a task_encoder: set it there")
+        if not isinstance(self.task_encoder, TaskEncoder):
+            validate = getattr(settled(self.task_encoder, "dataset.task_encoder"), "validate", None)
+            if validate is not None:
+                validate()
         if _is_bridge_encoder(self.task_encoder):
-            self.task_encoder.validate()
             return
         if not isinstance(self.task_encoder, TaskEncoder | TaskEncoderConfig | None):
             raise self._error(
@@ -345,6 +372,26 @@ class EnergonDatasetConfig:
 
     def _error(self, name: str, what: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__}({name}={getattr(self, name)!r}): {what}")
+
+
+class _DatasetKwargs(dict[str, Any]):
+    """The `dataset_kwargs` of an `EnergonDatasetConfig`. To apply overrides, Bridge makes plain mappings of the
+    dataclasses in there, takes out functions, and sets these as attributes afterwards."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], held: Mapping[str, Any]) -> Self:
+        """`given`; a mapping in place of a dataclass that was `held` there is that dataclass with these fields."""
+        return cls(
+            {
+                name: assign(held[name], value)
+                if isinstance(value, Mapping) and dataclasses.is_dataclass(held.get(name))
+                else settable(value)
+                for name, value in given.items()
+            }
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
 
 _NOT_SAVED = "not saved: "
@@ -493,14 +540,16 @@ class EnergonDatasetBuilder:
         if encoder is None or isinstance(encoder, TaskEncoder):
             return encoder
         if isinstance(encoder, TaskEncoderConfig):
-            return encoder.build(self.config, tokenizer)
+            own: TaskEncoderConfig = settled(encoder, "dataset.task_encoder")
+            return own.build(self.config, tokenizer)
         return build_bridge_encoder(self.config)
 
     def sample_config(self) -> "MultiModalSampleConfig | None":
         """The sample config of the default encoder."""
         from bridge_data.encoders import MultiModalSampleConfig
 
-        given = self.config.multimodal_sample_config
+        given: MultiModalSampleConfig | None
+        given = settled(self.config.multimodal_sample_config, "dataset.multimodal_sample_config")
         asked: dict[str, Any] = {}
         if self.config.pad_to_max_length:
             asked["pad_to_max_length"] = True

@@ -59,6 +59,25 @@ def made_of(spec: ClassPath, where: str, provided: Mapping[str, Any] | None = No
         raise ConfigError(f"{where}: {spec['class_path']}: {type(error).__name__}: {error}") from error
 
 
+def typed(value: Any, kind: Any, where: str) -> Any:
+    """A plain value, of the type `kind`, read as an argument of a class is; unchanged if jsonargparse has no such type.
+
+    Raises:
+        ConfigError: if it is of another type.
+    """
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    try:
+        parser.add_argument("--it", type=kind)
+    except ValueError:
+        return value
+    try:
+        return parser.instantiate(parser.parse_object({"it": value})).it
+    except Exception as error:
+        raise ConfigError(f"{where}: {reason(error)}") from error
+
+
 def named_class(name: str, where: str) -> type:
     """The class `package.module.Name`.
 

@@ -1,70 +1,145 @@
 """Megatron-Bridge's own recipes of vision-language models, with our data; named and overridden as Bridge's are.
 
-    torchrun --nproc-per-node 2 -m recipes.bridge.vlm qwen25_vl_7b_sft_config \
+    torchrun --nproc-per-node 2 -m recipes.bridge.vlm qwen25_vl_7b_sft_config --data my.yaml \
         dataset.path=/data/blend.yaml train.train_iters=1000 checkpoint.save=checkpoints
 
-A recipe is a function without arguments that returns a `ConfigContainer`: Bridge's own, whose `dataset` is ours, of
-`configs/qwen2_5_vl.yaml`. Pass it to `pretrain` or `finetune` with Bridge's `vlm_step`.
+A recipe is a function that returns a `ConfigContainer`: Bridge's own, whose `dataset` is ours, of `my.yaml` (by default
+`configs/qwen2_5_vl.yaml`). Pass it to `pretrain` or `finetune` with Bridge's `vlm_step`. The script takes the names of
+Bridge's other recipes, too, if `--data` says what they train on.
 """
 
+import argparse
 import dataclasses
-import sys
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from megatron.bridge import recipes
 from megatron.bridge.recipes.qwen_vl import qwen25_vl
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.finetune import finetune
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
-from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 from megatron.bridge.training.vlm_step import forward_step
+from megatron.bridge.utils.common_utils import get_rank_safe
 
-from bridge_data import EnergonDatasetConfig
-from bridge_data.configs import DataConfig, NamedTaskEncoder
+from bridge_data import ConfigError, EnergonDatasetConfig
+from bridge_data.configs import DATA_MODULE, DataConfig, NamedTaskEncoder
+from bridge_data.datamodule.class_paths import arguments_of, named_class
+from bridge_data.datamodule.overrides import with_overrides
+from bridge_data.errors import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 QWEN25_VL = Path(__file__).parents[2] / "configs" / "qwen2_5_vl.yaml"
 
 
-def qwen25_vl_3b_sft_config() -> ConfigContainer:
+def qwen25_vl_3b_sft_config(data: Path = QWEN25_VL) -> ConfigContainer:
     """Qwen2.5-VL, 3B, all weights; as Bridge's, on 1 GPU."""
-    return with_data(qwen25_vl.qwen25_vl_3b_sft_config())
+    return with_data(qwen25_vl.qwen25_vl_3b_sft_config(), data)
 
 
-def qwen25_vl_7b_sft_config() -> ConfigContainer:
+def qwen25_vl_7b_sft_config(data: Path = QWEN25_VL) -> ConfigContainer:
     """Qwen2.5-VL, 7B, all weights; as Bridge's, on 2 GPUs."""
-    return with_data(qwen25_vl.qwen25_vl_7b_sft_config())
+    return with_data(qwen25_vl.qwen25_vl_7b_sft_config(), data)
 
 
-def qwen25_vl_7b_peft_config() -> ConfigContainer:
+def qwen25_vl_7b_peft_config(data: Path = QWEN25_VL) -> ConfigContainer:
     """Qwen2.5-VL, 7B, by LoRA; as Bridge's, on 1 GPU."""
-    return with_data(qwen25_vl.qwen25_vl_7b_peft_config())
+    return with_data(qwen25_vl.qwen25_vl_7b_peft_config(), data)
 
 
-RECIPES: dict[str, Callable[[], ConfigContainer]] = {
+RECIPES: dict[str, Callable[[Path], ConfigContainer]] = {
     recipe.__name__: recipe for recipe in (qwen25_vl_3b_sft_config, qwen25_vl_7b_sft_config, qwen25_vl_7b_peft_config)
 }
 
 
 def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContainer:
-    """`config` of Bridge with the data of `recipe`, its tokenizer, and its sizes of batches and sequences. Packs have
-    the layout of Bridge's `vlm_step`."""
-    data = DataConfig.read(recipe, ["task_encoder.init_args.config.layout=bridge"])
-    options, encoder = {"micro_batch_size": 1, **data.options}, cast("dict[str, Any]", data.task_encoder)
-    config.train.micro_batch_size = options["micro_batch_size"]
-    config.train.global_batch_size = options.pop("global_batch_size")
-    config.model.seq_length = options["seq_length"]
-    config.tokenizer = TokenizerConfig(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=data.tokenizer)
+    """`config` of Bridge with the data of `recipe`, a YAML: its tokenizer, task encoder and options. The YAML's
+    `seq_length` and batch sizes hold, for model, training and data, which a warning tells where Bridge's are others;
+    the length and the global batch size are Bridge's if the YAML leaves them out. Batches have the layout of Bridge's
+    `vlm_step`.
+
+    Raises:
+        ConfigError: for a setting that has no effect under Bridge.
+    """
+    data = DataConfig.read(recipe)
+    named = cast("dict[str, Any] | None", data.task_encoder)
+    if named is None:
+        data = DataConfig.read(recipe, ["multimodal_sample_config.layout=bridge"])
+    elif "config" in inspect.signature(named_class(named["class_path"], str(recipe))).parameters:
+        data = DataConfig.read(recipe, ["task_encoder.init_args.config.layout=bridge"])
     own = {field.name for field in dataclasses.fields(EnergonDatasetConfig)}
+    length = None if named is None else arguments_of(named).get("seq_length")
+    options = {"seq_length": length, "micro_batch_size": 1, **data.options}
+    if length not in (None, options["seq_length"]):
+        raise ConfigError(f"{recipe}: seq_length is {options['seq_length']}, and {length} in init_args: leave one out")
+    for name in ("decoder_seq_length", "validation_task_encoder"):
+        if options.pop(name, None) is not None:
+            raise ConfigError(f"{recipe}: data.{name}: no effect under Megatron-Bridge; leave it out")
+    if data.data_module != DATA_MODULE:
+        raise ConfigError(f"{recipe}: data: class_path={data.data_module}: Megatron-Bridge has a builder of its own")
+    sizes = {"seq_length": config.model, "micro_batch_size": config.train, "global_batch_size": config.train}
+    _set_sizes(sizes, {name: options.pop(name, None) for name in sizes}, recipe)
+    if data.tokenizer is not None:
+        config.tokenizer = TokenizerConfig(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=data.tokenizer)
     config.dataset = EnergonDatasetConfig(
         path=data.path,
-        task_encoder=NamedTaskEncoder(**encoder, image_processor=data.image_processor),
+        seq_length=config.model.seq_length,
+        micro_batch_size=config.train.micro_batch_size,
+        **_encoder_of(data),
         **{name: value for name, value in options.items() if name in own},
         dataset_kwargs={name: value for name, value in options.items() if name not in own},
     )
     return config
 
 
+def _set_sizes(sections: Mapping[str, Any], given: Mapping[str, int | None], recipe: Path) -> None:
+    """Set the sizes that are `given` in the sections of Bridge that have them."""
+    changed = {
+        name: getattr(sections[name], name)
+        for name, size in given.items()
+        if size is not None and size != getattr(sections[name], name)
+    }
+    for name in changed:
+        setattr(sections[name], name, given[name])
+    if changed and get_rank_safe() == 0:
+        ours = ", ".join(f"{name}={given[name]}" for name in changed)
+        logger.warning("%s: %s instead of %s of Bridge's recipe", recipe, ours, ", ".join(map(str, changed.values())))
+
+
+def _encoder_of(data: DataConfig) -> dict[str, Any]:
+    """The settings of the task encoder."""
+    if data.task_encoder is None:
+        return {"image_processor": data.image_processor}
+    named = cast("dict[str, Any]", data.task_encoder)
+    arguments = {name: value for name, value in arguments_of(named).items() if name != "seq_length"}
+    return {"task_encoder": NamedTaskEncoder(named["class_path"], arguments, data.image_processor)}
+
+
+def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
+    """The container that the arguments of a command line ask for."""
+    parser = argparse.ArgumentParser(prog="recipes.bridge.vlm", description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("recipe", help=f"{', '.join(RECIPES)}; with --data any of megatron.bridge.recipes")
+    parser.add_argument("--data", type=Path, help=f"the YAML of the data (default: {QWEN25_VL.name})")
+    parser.add_argument("--config-file", type=Path, help="a YAML with sections of the ConfigContainer, as Bridge's")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the ConfigContainer, as Bridge's"
+    )
+    given = parser.parse_intermixed_args(arguments)
+    theirs = getattr(recipes, given.recipe, None)
+    if given.recipe in RECIPES:
+        config = RECIPES[given.recipe](given.data or QWEN25_VL)
+    elif not callable(theirs):
+        parser.error(f"no recipe {given.recipe!r}{did_you_mean(given.recipe, [*RECIPES, *dir(recipes)])}")
+    elif given.data is None:
+        parser.error(f"{given.recipe} has no data here: --data my.yaml")
+    else:
+        config = with_data(theirs(), given.data)
+    return with_overrides(config, given.overrides, given.config_file)
+
+
 if __name__ == "__main__":
-    name, *overrides = sys.argv[1:]
-    finetune(process_config_with_overrides(RECIPES[name](), cli_overrides=overrides), forward_step)
+    finetune(main(), forward_step)

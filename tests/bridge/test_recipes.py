@@ -1,17 +1,142 @@
 """The recipes of `recipes.bridge` are Bridge's own with our data, and train by Bridge's `pretrain`."""
 
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("megatron.bridge")
 
+from megatron.bridge.data.utils import get_dataset_provider
+from transformers import CLIPImageProcessor
+
+from bridge_data import ConfigError, DatasetBuildContext, DefaultTaskEncoder, EnergonDatasetBuilder
+from bridge_data.encoders import MultiModalTaskEncoder
+from recipes.bridge import vlm
+from tests.bridge.qwen_model import make_original
+from tests.bridge.run_parts import FAMILY
 from tests.ranks import run_job
 from tests.tiny_models.data import write_conversations
+from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
+
+RECIPE = "qwen25_vl_7b_sft_config"
+ENCODER = """
+  task_encoder:
+    class_path: bridge_data.encoders.QwenVLTaskEncoder
+    init_args: {family: {class_path: bridge_data.encoders.Qwen2_5VL}}"""
 
 
-@pytest.mark.parametrize("recipe", ["qwen25_vl_7b_sft_config"])
+class Plain(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """An encoder of the user, whose batches have a layout of its own."""
+
+    def __init__(self, seq_length: int) -> None:
+        super().__init__()
+        self.seq_length = seq_length
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a YAML of data beside the config of a tiny model, which Bridge's recipes find by the name of theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in ("Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-32B-Instruct"):
+        make_original().config.save_pretrained(f"Qwen/{name}")
+    for part in (tiny_tokenizer(FAMILY), tiny_image_processor(FAMILY)):
+        part.save_pretrained("parts")
+    write_conversations(tmp_path / "chats")
+
+    def write(settings: str = "", encoder: str = ENCODER) -> str:
+        Path("my.yaml").write_text(
+            f"data:\n  path: chats\n  tokenizer: parts\n  image_processor: parts\n  num_workers: 0{encoder}\n{settings}"
+        )
+        return "my.yaml"
+
+    return write
+
+
+def test_a_yaml_is_the_data_of_a_recipe_and_its_sizes_hold(write: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = write("  seq_length: 512\n  global_batch_size: 8\n  packing_buffer_size: 8\n  num_lanes: 4\n")
+    with caplog.at_level(logging.WARNING, logger="recipes.bridge.vlm"):
+        config = vlm.main([RECIPE, "--data", data, "train.train_iters=7", "dataset.shuffle_buffer_size=50"])
+    assert "my.yaml: seq_length=512, micro_batch_size=1, global_batch_size=8 instead of 4096, 2, 32 of" in caplog.text
+    assert (config.model.seq_length, config.train.micro_batch_size, config.train.global_batch_size) == (512, 1, 8)
+    dataset = config.dataset
+    assert (dataset.path, dataset.seq_length, dataset.micro_batch_size) == ("chats", 512, 1)
+    assert (dataset.shuffle_buffer_size, dataset.dataset_kwargs, config.train.train_iters) == (50, {"num_lanes": 4}, 7)
+    assert config.tokenizer.tokenizer_model == "parts"
+
+
+def test_what_is_overridden_in_a_recipe_is_in_its_batches(write: Any) -> None:
+    data = write("  seq_length: 512\n  packing_buffer_size: 8\n")
+    image = "+dataset.task_encoder.init_args.family.init_args.max_pixels"
+    sizes = []
+    for overrides in ([], ["dataset.seq_length=256", f"{image}=512"]):
+        config = vlm.main([RECIPE, "--data", data, *overrides])
+        config.dataset.finalize()
+        train, _, _ = get_dataset_provider(config.dataset)([8, 0, 0], config.dataset, tiny_tokenizer(FAMILY))
+        batches = [next(train) for _ in range(8)]
+        sizes.append((max(batch["total_tokens"] for batch in batches), _most_patches(batches)))
+    (length, patches), (shorter, fewer) = sizes
+    assert 256 < length <= 512 and shorter <= 256 and fewer < patches
+
+
+def _most_patches(batches: list[dict[str, Any]]) -> int:
+    grids = [batch["visual_inputs"].image_grid_thw for batch in batches if batch["visual_inputs"] is not None]
+    return max(int(grid.prod(dim=1).max()) for grid in grids if grid is not None and len(grid))
+
+
+def test_sizes_that_a_yaml_leaves_out_are_bridge_s_and_its_encoder_may_have_the_length(write: Any) -> None:
+    config = vlm.main([RECIPE, "--data", write()])
+    assert (config.dataset.seq_length, config.model.seq_length, config.train.global_batch_size) == (4096, 4096, 32)
+    encoder = "\n  task_encoder: {class_path: tests.bridge.test_recipes.Plain, init_args: {seq_length: 64}}"
+    config = vlm.main([RECIPE, "--data", write(encoder=encoder), "dataset.num_val_workers=0"])
+    assert (config.dataset.seq_length, config.model.seq_length, config.dataset.task_encoder.init_args) == (64, 64, {})
+    with pytest.raises(ConfigError, match="seq_length is 128, and 64 in init_args"):
+        vlm.main([RECIPE, "--data", write("  seq_length: 128\n", encoder)])
+
+
+def test_a_yaml_without_an_encoder_has_the_default_one_in_bridge_s_layout(write: Any) -> None:
+    CLIPImageProcessor(size={"height": 8, "width": 8}, crop_size={"height": 8, "width": 8}).save_pretrained("clip")
+    data = write("  multimodal_sample_config: {patch_size: 2}\n", encoder="")
+    token = "dataset.multimodal_sample_config.image_token.token_str='<|image_pad|>'"
+    config = vlm.main([RECIPE, "--data", data, "dataset.image_processor=clip", token])
+    config.dataset.finalize()
+    context = DatasetBuildContext(train_samples=8, valid_samples=0, tokenizer=tiny_tokenizer(FAMILY))
+    encoder: Any = EnergonDatasetBuilder(config.dataset).datamodule(context).task_encoder
+    assert isinstance(encoder, MultiModalTaskEncoder)
+    assert (encoder.config.layout, encoder.config.patch_size, encoder.seq_length) == ("bridge", 2, 4096)
+    assert encoder.config.placeholder == "<|image_pad|>"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("  decoder_seq_length: 64\n", "data.decoder_seq_length: no effect under Megatron-Bridge"),
+        (f"  validation_{ENCODER.strip()}\n", "data.validation_task_encoder: no effect under Megatron-Bridge"),
+        ("  num_lane: 4\n", "no setting 'num_lane'; did you mean 'num_lanes'"),
+    ],
+)
+def test_a_setting_that_bridge_has_no_use_for_is_refused(settings: str, message: str, write: Any) -> None:
+    with pytest.raises(ConfigError, match=message):
+        vlm.main([RECIPE, "--data", write(settings)])
+
+
+def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = vlm.main(["qwen25_vl_32b_sft_config", "--data", write(), "dataset.seq_length=2048"])
+    assert (config.model.tensor_model_parallel_size, config.model.seq_length, config.dataset.path) == (8, 2048, "chats")
+    for arguments, told in (
+        (["qwen25_vl_32b_sft_config"], "--data my.yaml"),
+        (["qwen25_vl_7b_sft_confg"], "did you mean 'qwen25_vl_7b_sft_config'"),
+        ([RECIPE, "--dat", "my.yaml"], "unrecognized arguments: --dat"),
+    ):
+        with pytest.raises(SystemExit):
+            vlm.main(arguments)
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recipe", [RECIPE])
 def test_a_recipe_trains_on_its_data_with_its_overrides(recipe: str, tmp_path: Path) -> None:
     data = str(write_conversations(tmp_path / "conversations"))
     status, output = run_job("tests.bridge.recipe_job", recipe, data, str(tmp_path), timeout_s=240)

@@ -1,0 +1,82 @@
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from bridge_data import ConfigError, MultiModalSampleConfig
+from bridge_data.datamodule.settable import assign, settable, settled
+from bridge_data.encoders import ConversationTemplateConfig, SamplePolicies
+
+
+@dataclasses.dataclass
+class Open:
+    """A dataclass that is not frozen, with one that is."""
+
+    config: MultiModalSampleConfig = dataclasses.field(default_factory=MultiModalSampleConfig)
+
+
+def test_a_frozen_dataclass_stays_what_it_is_until_a_field_is_set() -> None:
+    frozen = MultiModalSampleConfig(patch_size=16)
+    opened = settable(frozen)
+    assert isinstance(opened, MultiModalSampleConfig)
+    assert opened == frozen and frozen == opened and repr(opened) == repr(frozen)
+    assert settled(opened, "x") is frozen
+    opened.conversation_template_config.roles = ["user", "assistant"]  # as a list comes back from YAML
+    assert settled(opened, "x") is frozen
+
+
+def test_fields_that_are_set_are_those_of_the_settled_one_at_any_depth() -> None:
+    frozen = MultiModalSampleConfig(patch_size=16)
+    opened = settable(frozen)
+    opened.policies.overlong, opened.conversation_template_config.roles = "skip", ["human", "gpt"]
+    for one in (opened, copy.copy(opened), copy.deepcopy(opened), pickle.loads(pickle.dumps(opened))):
+        found = settled(one, "x")
+        assert type(found) is MultiModalSampleConfig
+        assert found == dataclasses.replace(
+            frozen,
+            policies=SamplePolicies(overlong="skip"),
+            conversation_template_config=ConversationTemplateConfig(roles=("human", "gpt")),
+        )
+    assert dataclasses.replace(opened, patch_size=8).patch_size == 8
+    assert frozen.policies.overlong == "truncate" and opened != frozen
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("patch_size", "abc", "it.patch_size: expected int, got abc"),
+        ("patch_size", 0, "patch_size=0.: expected at least 1"),
+        ("layout", "rows", "it.layout: .*'native', 'bridge'"),
+        ("pad_to_max_length", "perhaps", "it.pad_to_max_length: expected bool, got perhaps"),
+    ],
+)
+def test_a_value_that_the_class_refuses_is_an_error_when_it_is_settled(name: str, value: Any, message: str) -> None:
+    opened = settable(MultiModalSampleConfig())
+    setattr(opened, name, value)
+    with pytest.raises(ConfigError, match=message):
+        settled(opened, "it")
+
+
+def test_what_is_not_frozen_stays_the_same_object_and_its_user_gets_frozen_ones() -> None:
+    given = Open()
+    assert settable(given) is given
+    given.config.patch_size = 4  # type: ignore[misc]
+    found = settled(given, "x")
+    assert type(found.config) is MultiModalSampleConfig and found.config.patch_size == 4
+    assert settable(3) == 3 and settled(None, "x") is None
+
+
+def test_types_that_cannot_be_read_are_not_checked() -> None:
+    kind = dataclasses.make_dataclass("Late", [("most", "Unknown")], frozen=True)
+    opened = settable(kind(3))
+    opened.most = "4"
+    assert settled(opened, "x") == kind("4")
+
+
+def test_settings_by_name_are_assigned_or_given_back() -> None:
+    frozen = MultiModalSampleConfig(patch_size=16)
+    assert settled(assign(frozen, {"policies": {"overlong": "skip"}}), "x").policies.overlong == "skip"
+    assert assign(frozen, {"patch": 3}) == {"patch": 3}
+    assert frozen == MultiModalSampleConfig(patch_size=16)
