@@ -289,9 +289,8 @@ def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: 
     groups = _by_position(dataset, states)
     first = groups[0][0] if groups else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before and first.num_handed_out):
-        run = dataset if first is None else dataset_of(dataset, first.fingerprint)[0]
-        lanes = dataset.worker_config.num_lanes if first is None else first.num_lanes
-        groups.insert(0, [dataclasses.replace(_beginning(run, lanes), skips=skips, micro_batch_index=0)])
+        own = _beginning(dataset, dataset.worker_config.num_lanes) if first is None else _beginning_of(dataset, first)
+        groups.insert(0, [dataclasses.replace(own, skips=skips, micro_batch_index=0)])
     found = []
     for group, following in zip(groups, [*groups[1:], None], strict=True):
         section = section_between(dataset, group[-1], None if following is None else following[0], replay=replay)
@@ -320,8 +319,13 @@ def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
     Raises:
         StateError: if it is of other data.
     """
+    return section_between(dataset, _beginning_of(dataset, state), state, replay=False)
+
+
+def _beginning_of(dataset: LaneDataset, state: LoaderState) -> LoaderState:
+    """The beginning of a run with the weights and lanes of `state`."""
     beginning = _beginning(dataset_of(dataset, state.fingerprint)[0], state.num_lanes)
-    return section_between(dataset, dataclasses.replace(beginning, skips=state.skips), state, replay=False)
+    return dataclasses.replace(beginning, skips=state.skips, micro_batch_index=0)
 
 
 def _beginning(run: LaneDataset, num_lanes: int) -> LoaderState:
@@ -350,11 +354,16 @@ def _by_position(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[li
                 f"{' and '.join(str(state.num_lanes) for state in different)} lanes, are of different continuations of "
                 "the run: none follows from the other. Give the states of one"
             )
-        if len(chains) > 1 and found:  # other weights can be taken back: which came first, the samples before say
-            last = found[-1][-1]
-            chains.sort(key=lambda chain, last=last: not _leads_to(dataset, last, chain[0], chain[0]))  # type: ignore[misc]
+        if len(chains) > 1:  # other weights can be taken back: which came first, the samples before say
+            last = found[-1][-1] if found else None
+            chains.sort(key=lambda chain, last=last: not _is_reached(dataset, last, chain[0]))  # type: ignore[misc]
         found.append(chains[0])
     return found
+
+
+def _is_reached(dataset: LaneDataset, before: LoaderState | None, state: LoaderState) -> bool:
+    """Whether a run with the weights of `state` gets there from the state `before`; None: from its beginning."""
+    return _leads_to(dataset, _beginning_of(dataset, state) if before is None else before, state, state)
 
 
 def _chains(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:

@@ -179,6 +179,17 @@ def test_of_two_states_that_either_weights_reach_none_is_taken_for_the_first(new
         assert found == [*(run.keys[slot] for slot in range(14)), None, None, None]
 
 
+def test_of_two_states_at_the_first_position_that_which_the_run_reached_comes_first(new_folder: Any) -> None:
+    first = Leg(world_size=4, num_lanes=8, num_steps=1, num_lost=0, resaves=False, is_short=False, forgets="", blend=0)
+    again = dataclasses.replace(first, resaves=True, is_short=True, blend=1)
+    folder = new_folder()
+    run, saved = run_chain([folder / "first.yaml", folder / "second.yaml"], Chain("plain", (), (first, again), (), ()))
+    assert [state.micro_batch_index for state in saved] == [4, 4, 4] and saved[0].fingerprint != saved[-1].fingerprint
+    for states in (saved, saved[::-1]):
+        order = RunOrder(run.dataset(4), schedule=run.schedule, states=states)
+        assert [keys_told(order, slot) for slot in range(4)] == [run.keys[slot] for slot in range(4)]
+
+
 @given(chain=chains())
 @settings(
     max_examples=NUM_CHAINS,
