@@ -239,8 +239,7 @@ class DataConfig:
             ConfigError: if there is no config, or one that is wrong.
         """
         if (found := named_object(path_text("the run", source))) is not None:
-            left = _with_theirs(found, overrides)
-            return cls.of(found).overridden(left)
+            return cls.of(found, overrides)
         where, fields = _read(os.fspath(source), overrides)
         try:
             return cls(**fields)
@@ -248,9 +247,10 @@ class DataConfig:
             raise ConfigError(f"{where}: data: {error}") from error
 
     @classmethod
-    def of(cls, run: Any) -> Self:
+    def of(cls, run: Any, overrides: Sequence[str] = ()) -> Self:
         """The settings of an object: a `DataConfig`, a DataModule, an `EnergonDatasetConfig`, or with one a
-        `ConfigContainer` of Megatron-Bridge, whose batch sizes and tokenizer hold.
+        `ConfigContainer` of Megatron-Bridge, whose batch sizes and tokenizer hold; `overrides` as in `read`, of which
+        Bridge's change the container.
 
         >>> from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule
         >>> module = EnergonMultiModalDataModule("photos", task_encoder=DefaultTaskEncoder(), num_workers=0, seed=3)
@@ -260,6 +260,9 @@ class DataConfig:
         Raises:
             ConfigError: for anything else.
         """
+        if overrides:
+            ours = _with_theirs(run, overrides)
+            return cls.of(run).overridden(ours)
         if isinstance(run, cls):
             return run
         from bridge_data.datamodule.bridge import EnergonDatasetConfig

@@ -114,7 +114,7 @@ class TrainingRun:
         of_data = [text for text in overrides if text not in of_trainer]
         found = named_object(name)
         if found is not None:
-            data, trainer = DataConfig.of(found).overridden(of_data), _of_object(found)
+            data, trainer = DataConfig.of(found, of_data), _of_object(found)
         else:
             data, trainer = DataConfig.read(name, of_data), _of_trainer(_config_of(name), of_trainer)
         _check_data_are_here(data.path, name)

@@ -23,6 +23,7 @@ from bridge_data.configs import DataConfig, NamedTaskEncoder
 from bridge_data.datamodule.overrides import with_overrides
 from bridge_data.encoders import FamilyConfig, ImageLimits
 from bridge_data.limits import Limits
+from bridge_data.runs.training_run import TrainingRun
 
 NAMED = {
     "class_path": "bridge_data.encoders.QwenVLTaskEncoder",
@@ -252,8 +253,11 @@ def test_a_run_by_its_function_takes_the_length_wherever_it_is_written(
     encoder = NamedTaskEncoder("tests.bridge.test_overrides.Sized") if named else SizedSettings()
     monkeypatch.setitem(globals(), "sized_run", lambda: make_container(path=str(tmp_path), task_encoder=encoder))
     monkeypatch.setattr("bridge_data.encoders.pretrained.open_tokenizer", lambda name: name)
-    config = DataConfig.read("tests.bridge.test_overrides:sized_run", [text, "num_lanes=3"])
-    assert (config.options["seq_length"], config.options["num_lanes"]) == (64, 3)
+    overrides = [text, "num_lanes=3", "train.train_iters=5", "+dataset.dataset_kwargs.seed=4"]
+    run = TrainingRun.read("tests.bridge.test_overrides:sized_run", overrides)
+    config, steps = run.data, run.steps
+    assert (config.options["seq_length"], config.options["num_lanes"], config.options["seed"], steps) == (64, 3, 4, 5)
+    assert DataConfig.read("tests.bridge.test_overrides:sized_run", overrides).options == config.options
     assert config.with_options(num_workers=0).build().task_encoder.seq_length == 64  # type: ignore[attr-defined]
 
 
