@@ -71,7 +71,7 @@ def adapted(name: str, value: Any) -> Any:
     if name == "SampleDecoder":
         return PickleDecoder
     if inspect.isclass(value) and name.endswith("TaskEncoder") and type(value.decoder).__name__ == "SampleDecoder":
-        value.decoder._own.setdefault("pkl", pickle.loads)
+        value.decoder._user_handlers.setdefault("pkl", pickle.loads)
     return value
 
 
