@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo, provenance_of
@@ -133,6 +134,8 @@ Returning skips the sample; raising stops the run."""
 _LIBRARIES = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
 _INSTALLED = ("<frozen", *(os.path.join(folder, "") for folder in (os.path.dirname(__file__), *_LIBRARIES)))
 """How the paths of code begin that is not the user's."""
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of such code, also in other environments, which PYTHONPATH or a `.pth` file may name."""
 
 REPEAT_S = 600.0
 """Seconds after which a repeated failure is reported again, however few there were."""
@@ -238,7 +241,11 @@ def is_of_data(error: Exception) -> bool:
     if not isinstance(error, SampleError):
         return False
     frames = [] if error.__cause__ is None else traceback.extract_tb(error.__cause__.__traceback__)
-    return all(frame.filename.startswith(_INSTALLED) for frame in frames)
+    return all(_is_installed(frame.filename) for frame in frames)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or not _PACKAGES.isdisjoint(Path(file).parts)
 
 
 def reraise_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:

@@ -1,6 +1,8 @@
 import json
 import logging
 import os
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +81,18 @@ def test_data_at_fault_take_one_line_and_code_at_fault_its_traceback(
     )
     assert damaged.endswith("[in decode]") and not {"\n"} & {*damaged, *of_library}
     assert "Traceback" in of_user and "in refuse" in of_user
+
+
+def test_packages_of_another_environment_are_no_code_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, is_data in (("lib/python3.12/site-packages", True), ("mine", False)):
+        (file := tmp_path / folder / "reader.py").parent.mkdir(parents=True)
+        file.write_text("def read(content):\n    raise ValueError(content)\n")
+        reader = runpy.run_path(str(file))
+        with pytest.raises(SampleError) as failed:
+            SampleDecoder(handlers={"own": reader["read"]})({"__key__": "a.tar/7", "own": b"nothing"})
+        assert errors.is_of_data(failed.value) == is_data
 
 
 def test_failures_are_the_same_by_type_hook_and_line(

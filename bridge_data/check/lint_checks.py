@@ -71,7 +71,10 @@ _PREPARE = "run `bridge-data prepare` on the data set"
 
 _SPLIT_AGAIN = "fix its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
 
-_EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in split.yaml"
+_EXCLUDE = (
+    "fix the data; or leave the samples out by `bridge-data forget`, which checkpoints survive, or as shard/key under "
+    "`exclude` in split.yaml"
+)
 
 
 class FaultKind(NamedTuple):

@@ -197,7 +197,7 @@ def _samples_table(samples: Sequence[RunSample], *, with_step: bool = False) -> 
             str(sample.lane),
             str(sample.rank),
             str(sample.place),
-            *([str(sample.place_in_pack)] if packs else []),
+            *(["–" if sample.place_in_pack is None else str(sample.place_in_pack)] if packs else []),
             str(sample.epoch),
             f"{sample.index:,}",
             sample.key + (f" (part {sample.part})" if sample.part else ""),

@@ -198,7 +198,7 @@ def clipped(text: str) -> str:
     """The first lines of a text."""
     lines = text.splitlines()
     more = len(lines) - MAX_LINES
-    return "\n".join([*lines[:MAX_LINES], f"… {more} more lines"] if more > 2 else lines)
+    return "\n".join([*lines[:MAX_LINES], f"… {more} more lines (--json has all)"] if more > 2 else lines)
 
 
 def _shortened(value: Any) -> Any:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.data.plain_data import parse_yaml_file
+from bridge_data.datamodule.bridge import EnergonDatasetConfig
 from bridge_data.errors import ConfigError, did_you_mean
+from bridge_data.run_options import SECTION_OF
 
 logger = logging.getLogger("bridge_data")
 
@@ -124,7 +126,9 @@ def _missing(container: Any, path: str) -> str:
             return f"{seen} is None; +{path}=... sets it"
         if inner is _MISSING:
             known = [field.name for field in dataclasses.fields(held)] if dataclasses.is_dataclass(held) else []
-            of = seen if held is container else f"{seen}, a {type(held).__name__},"
+            of = seen if held is container else f"{seen}, of {type(held).__name__},"
+            if isinstance(held, EnergonDatasetConfig) and level in SECTION_OF:
+                return f"{of} has {level!r} as +{seen}.dataset_kwargs.{level}=..."
             return f"{of} has no setting {level!r}{did_you_mean(level, known)}"
         held, seen = inner, level if held is container else f"{seen}.{level}"
     return ""

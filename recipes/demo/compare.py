@@ -1,4 +1,4 @@
-"""Compare what runs have logged with an uninterrupted run: `python -m recipes.demo.compare REFERENCE --run NAME A B`.
+"""Compare what runs have logged with an uninterrupted run: `python -m recipes.demo.compare REFERENCE --run FOLDER A B`.
 
 The folder of a run holds `steps_dprank000.jsonl` and so on, a line a step: its number, that of the start of the run,
 the number of data-parallel ranks, the loss, and the keys of the samples in each micro-batch of that rank. Of steps that

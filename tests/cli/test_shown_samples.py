@@ -246,7 +246,7 @@ def test_long_contents_and_values_are_cut() -> None:
     assert len(told_of_part("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
     assert len(told_of_part("txt", b"a\n" * 1000).splitlines()) == 13
     assert told_of_part("txt", b"a\n" * 14).splitlines() == ["a"] * 14, "to cut two lines saves none"
-    assert told_of_part("txt", b"a\n" * 15).splitlines()[12:] == ["… 3 more lines"]
+    assert told_of_part("txt", b"a\n" * 15).splitlines()[12:] == ["… 3 more lines (--json has all)"]
     assert len(told_of_value([torch.zeros(9)] * 1000).splitlines()) == 6
     assert len(told_of_value("word " * 10_000)) < 500
     assert len(told_of_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13

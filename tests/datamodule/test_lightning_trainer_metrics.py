@@ -29,7 +29,7 @@ def test_the_loggers_of_the_trainer_have_the_metrics_of_every_so_many_steps(
     with Path(logger.log_dir, "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["data/samples"]]
     steps = [2, 4, 6] if every_steps is None else [3, 6]
-    assert [int(row["step"]) for row in rows] == steps
+    assert [int(row["step"]) + 1 for row in rows] == steps
     for row, step in zip(rows, steps, strict=True):
         ahead = int(float(row["data/samples"])) - 2 * 2 * step  # Lightning fetches batches ahead
         assert ahead in (0, 2, 4)
@@ -81,8 +81,10 @@ def test_w_and_b_has_the_metrics_by_step_in_the_file_of_an_offline_run(
             items = record.history.item
             rows.append({one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in items})
     rows = [row for row in rows if "data/samples" in row]
-    assert [row["trainer/global_step"] for row in rows] == [3, 6]
-    assert all(row["data/samples"] >= 2 * row["trainer/global_step"] and row["data/wait_share"] < 1 for row in rows)
+    assert [row["trainer/global_step"] for row in rows] == [2, 5]
+    assert all(
+        row["data/samples"] >= 2 * (row["trainer/global_step"] + 1) and row["data/wait_share"] < 1 for row in rows
+    )
 
 
 def test_a_loader_of_another_kind_is_refused(path: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.view.charts import write_plan
 from bridge_data.runs.run_plan import Planner, RunLength
-from tests.encoders.multimodal_parts import image_processor, make_tokenizer
+from recipes.demo.tokenizer import train_tokenizer
+from tests.encoders.multimodal_parts import image_processor
+from tests.plugins.view.shown_data import PHOTOS
 from tests.prepared import write_blend, write_texts
 from tests.runs.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
@@ -161,10 +163,11 @@ def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.
     config = folder / "run" / "config.yaml"
     config.parent.mkdir()
     parts = folder / "parts"
-    make_tokenizer().save_pretrained(parts)
+    train_tokenizer([f"a picture of {name}, cut at {number}" for number, name in enumerate(PHOTOS)], parts, 384)
     image_processor().save_pretrained(parts)
     data = {"path": "photos", "tokenizer": "parts", "image_processor": "parts", "seq_length": 256}
     data |= {"micro_batch_size": 2, "global_batch_size": 8, "packing_buffer_size": 24, "num_workers": 0}
+    data["multimodal_sample_config"] = {"patch_size": 8}
     config.write_text(json.dumps({"data": data}))
     module_monkeypatch.chdir(folder)
     loader = DataConfig.read(config).build().train_dataloader()

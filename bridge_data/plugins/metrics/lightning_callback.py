@@ -51,7 +51,7 @@ class _LoggersSink:
     def write(self, report: MetricsReport) -> None:
         values = {f"data/{name}": value for name, value in report.values().items()}
         for log in self._trainer.loggers:
-            log.log_metrics(values, step=report.step)
+            log.log_metrics(values, step=report.step - 1)  # as what Lightning logs, which counts steps from 0
 
     def close(self) -> None:
         """Does nothing: the loggers are the trainer's."""

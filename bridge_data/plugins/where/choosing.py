@@ -215,7 +215,8 @@ def _naming(clause: Where, before: str = "", after: str = "") -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise clause.error(f"{before}{error}{after}") from None
+        hint = ": column::double reads a text as a number" if "explicit cast" in str(error) else ""
+        raise clause.error(f"{before}{error}{hint}{after}") from None
 
 
 class Evaluated(NamedTuple):
