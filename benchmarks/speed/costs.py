@@ -41,8 +41,8 @@ class Cost(NamedTuple):
 COSTS = (
     Cost("first batch, text, 2 workers, s", "text/2", ENERGON, "first_batch_s"),
     Cost("first batch, JPEG, 2 workers, s", "jpeg/2", ENERGON, "first_batch_s"),
-    Cost("first batch of a new process, its imports included, text, 2 workers, s", "start/text", ENERGON, "start_s"),
-    Cost(f"the same, JPEG, less {BUSY_S:.0f} s that the trainer computes before", "start/jpeg", ENERGON, "start_s"),
+    Cost("first batch of a new process, its imports included, text, 2 workers, s", "start_text/2", ENERGON, "start_s"),
+    Cost(f"the same, JPEG, less {BUSY_S:.0f} s that the trainer computes before", "start_jpeg/2", ENERGON, "start_s"),
     Cost("first batch after a restore, text, 2 workers, s", "text/2", ENERGON, "restore_s"),
     Cost("first batch after a restore, JPEG, 2 workers, s", "jpeg/2", ENERGON, "restore_s"),
     Cost("first batch of 10,000 cold shards, 2 workers, s", "cold/2", ENERGON, "first_batch_s"),
@@ -100,7 +100,7 @@ def starts(extent: Extent) -> Runs:
             for name, found in runs.items():
                 found.append(run(name, workload, folder, WORKERS, 0, ["--busy", str(busy_s)]))
                 report(workload, WORKERS, name, found[-1])
-        results[f"start/{workload}"] = runs
+        results[f"start_{workload}/{WORKERS}"] = runs
     return results
 
 
