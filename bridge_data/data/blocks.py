@@ -161,9 +161,8 @@ class BlockCache:
         """
         block = self.held.pop(index, None)
         if block is None:
-            if index not in self._singly:
-                self._open(index)
-                block = self.held.pop(index, None)
+            self.open(index)
+            block = self.held.pop(index, None)
             if block is None:
                 self._singly.discard(index)
                 return self._reader.read(index, self._parts)
@@ -223,11 +222,16 @@ class BlockCache:
                 self._singly.add(index)
                 block.drop(index)
 
-    def _open(self, index: int) -> None:
+    def open(self, index: int) -> None:
         """Read the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be
-        extracted are read singly later, which reports the error."""
-        indices = self.block(index)
-        if len(indices) == 1:
+        extracted are read singly later, which reports the error.
+
+        Raises:
+            IndexError: if there is no such sample.
+            DatasetError: if a remote block cannot be read.
+        """
+        indices = () if index in self._singly else self.block(index)
+        if len(indices) < 2:
             return
         try:
             block = self._reader.read_block(indices, self._parts)

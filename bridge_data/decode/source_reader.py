@@ -7,9 +7,8 @@ data and the index alone. Raises a `SampleError` that names the sample, the part
 Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
 field (`FieldType`), unless the user decodes its part.
 
-`read`, then `build`, work for each sample. Two shorter ways make the same of most: `load` of one whose fields are whole
-parts, and `take_held` of many that are text and in memory. Only the latter, which knows id and epoch of each, sets
-`__restore_key__`.
+`read`, then `build`, work for each sample. `take_plain` makes the same of many that are text, out of their blocks; it
+knows id and epoch of each, and sets `__restore_key__`.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ class SourceReader(abc.ABC):
 
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by built-in handlers."""
-    has_whole_parts = False
-    """Whether each field is one whole part, so that `load` is faster than `read` and `build`."""
     is_builtin_only = False
     """Whether built-in code alone makes samples, from whole parts: no code of the user has seen the decoded data."""
 
@@ -54,10 +51,6 @@ class SourceReader(abc.ABC):
     @functools.cached_property
     def _reader(self) -> RecordReader:
         return self._source.records.reader()
-
-    def load(self, index: int) -> Sample | CrudeSample:
-        """Read and build sample `index`; see `build` for what it raises."""
-        return self.build(self.read(index), index)
 
     def read(self, index: int) -> RawSample:
         """The stored parts of sample `index`, not decoded. A `DatasetError` if it cannot be read."""
@@ -78,18 +71,21 @@ class SourceReader(abc.ABC):
 
     @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
-        """Decode what `read(index)` returned. This is what a sample is; `load` and `take_held` of `SingleSourceReader`
-        write it out for simple ones, so a change here is one in both.
+        """Decode what `read(index)` returned. This is what a sample is; `take_plain` of `SingleSourceReader` writes it
+        out for simple ones, so a change here is one there.
 
         Raises:
             SampleError: if it cannot be decoded, or a field is missing or has a value of another type than declared.
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
 
-    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        """Samples already in memory, in open blocks, that need no decoding except of text; None for all others, and for
-        those that cannot be built: use `load`, which raises the reason. Empty if no sample ever is one. `name` of the
-        source and `epochs` are for their keys."""
+    def take_plain(
+        self, indices: Sequence[int], name: str, epochs: Sequence[int], before_read: Callable[[int], None]
+    ) -> list[Any | None]:
+        """Samples that need no decoding except of text, out of their blocks. None for all others, and for those that
+        cannot be read or built: `read` and `build` raise the reason. Empty if no sample ever is one. `name` of the
+        source and `epochs` are for their keys; `before_read` is called with the position of a sample whose block is
+        read now."""
         return []
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
@@ -149,33 +145,15 @@ class SingleSourceReader(SourceReader):
             self._other_names = other_names(self._handlers)
             self._whole_parts = self._fields_of_whole_parts()
             self.is_plain = all(map(is_plain, self._handlers.values()))
-            self.has_whole_parts = bool(self._whole_parts)
-            self.is_builtin_only = self.has_whole_parts and (decoder is None or decoder.is_builtin_only)
+            self.is_builtin_only = bool(self._whole_parts) and (decoder is None or decoder.is_builtin_only)
 
-    def load(self, index: int) -> Sample | CrudeSample:
-        # `build`, written out without its loops: for small samples, function calls take most of the time.
-        raw, whole = self.read(index), self._whole_parts
-        parts, shard, key, num_whole = raw.parts, raw.shard_name, raw.key, len(whole)
-        if len(parts) != num_whole or type(raw) is not RawSample:
-            return self.build(raw, index)
-        fields = {}
-        try:
-            for field, part, decode in whole:
-                fields[field] = decode(parts[part])
-        except KeyError:  # a part has another name that means the same
-            return self.build(raw, index)
-        if IMAGE_WARNINGS:
-            log_image_warnings(raw.full_key)
-        files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
-        source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
-        name = key if self._bare_keys else f"{shard}/{key}"
-        return self._class(__key__=name, __subflavors__=self._subflavors, __sources__=(source,), **fields)
-
-    def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        # `load`, written out for many without a `RawSample`: of small samples, objects and calls take most of the time.
+    def take_plain(
+        self, indices: Sequence[int], name: str, epochs: Sequence[int], before_read: Callable[[int], None]
+    ) -> list[Any | None]:
+        # `build`, written out for many without a `RawSample`: of small samples, objects and calls take most time.
         if self._blocks is None or not self.is_plain or not self._whole_parts:
             return []
-        reader, blocks = self._reader, self._blocks.held
+        reader, cache, held = self._reader, self._blocks, self._blocks.held
         if reader.sample_class is not RawSample:
             return []
         path = reader.dataset_path
@@ -183,10 +161,14 @@ class SingleSourceReader(SourceReader):
         (field, _, decode), num_whole, new = whole[0], len(whole), object.__new__
         taken: list[Any | None] = []
         for index, epoch in zip(indices, epochs, strict=True):
-            block = blocks.get(index)
+            block = held.get(index)
             if block is None:
-                taken.append(None)
-                continue
+                before_read(len(taken))
+                with contextlib.suppress(Exception):  # it is read again by itself, which raises it
+                    cache.open(index)
+                if (block := held.get(index)) is None:
+                    taken.append(None)
+                    continue
             number, shard = index - block.first, block.shard_name
             key, content = block.keys[number], block.contents[number]
             try:
@@ -211,7 +193,7 @@ class SingleSourceReader(SourceReader):
             if sample is None or len(files) != num_whole:
                 taken.append(None)  # it stays in the block, to be built by itself
                 continue
-            del blocks[index]
+            del held[index]
             block.keys[number] = block.contents[number] = None
             taken.append(sample)
         return taken

@@ -80,7 +80,7 @@ class EncodingMaker:
 
     With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what
     `fit` says, as it may be too long for a pack; None: there is no packing. `watch` is called before work on a sample,
-    except on plain ones that are in memory: nothing could hang or crash. With `singly`, samples are read one by one,
+    except on plain ones in open blocks: nothing could hang or crash. With `singly`, samples are read one by one,
     not in the blocks that the lanes of this process hold. While the hooks have an observer, samples are made one by
     one, each read inside the stage `read`: the first of a block takes that of all.
     """
@@ -103,25 +103,23 @@ class EncodingMaker:
         """What does the first of the stages to many samples, if anything does."""
 
     def make(self, refs: Sequence[SampleRef]) -> Iterable[Made]:
-        """See `Maker`. A sample is made in one of four ways, which give the same; the first two are quicker, as they
-        leave out what has no effect on their samples:
+        """See `Maker`. A sample is made in one of three ways, which give the same:
 
-        | way | which samples | what it leaves out |
+        | way | which samples | what it leaves out, as it has no effect on them |
         |---|---|---|
-        | `_held` | plain ones in open blocks: many in one loop, as a list | watch, `RawSample`, `Hooks.run` |
-        | `_loaded` | those whose fields are whole parts; one that fails is made again by `_one` | `Hooks.run` |
+        | `_plain` | those of text, if no hook is called for them: many in one loop | `RawSample`, `Hooks.run` |
         | `_made_together` | many whose first hook can be called for all `together`, once all are decoded | nothing |
         | `_one` | all others; all, if there is an observer | nothing |
         """
-        if self._stages or self._singly or self.hooks.observer is not None:
-            if len(refs) == 1 or self._singly or self.most_at_once == 1 or self.hooks.observer is not None:
-                return map(self._one, refs)
-            return self._made_together(refs)
-        held = self._held(refs)
-        # not `None in held`, which would compare samples
-        if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
-            return held
-        return self._loaded(refs, held or [None] * len(refs))
+        if self._singly or self.hooks.observer is not None:
+            return map(self._one, refs)
+        if self._stages:
+            return map(self._one, refs) if len(refs) == 1 or self.most_at_once == 1 else self._made_together(refs)
+        plain = self._plain(refs)
+        # not `None in plain`, which would compare samples
+        if plain and not self.hooks.failures and not [None for sample in plain if sample is None]:
+            return plain
+        return self._completed(refs, plain) if plain else map(self._one, refs)
 
     def read(self, ref: SampleRef) -> RawSample:
         """A sample as stored.
@@ -185,48 +183,43 @@ class EncodingMaker:
         changed._stages = [stage for stage in self._stages if stage[0] != "postencode_sample"]
         return changed
 
-    def _held(self, refs: Sequence[SampleRef]) -> list[Any] | None:
-        """For each reference the sample, if it is plain and in memory, else None; made in one loop. None instead of a
-        list: there is none for any."""
+    def _plain(self, refs: Sequence[SampleRef]) -> list[Any]:
+        """For each reference the sample, if it is plain and in a block, else None; made in one loop. Empty if no source
+        has any."""
         sources, epochs, indices, outputs = zip(*refs, strict=True)
         if max(outputs) > 0:
-            return None
-        source, source_ids = sources[0], self.ids.source_ids
+            return []
+        source = sources[0]
         if sources.count(source) == len(sources):
-            return self._readers[source].take_held(indices, source_ids[source], epochs) or None
+            return self._plain_of(source, indices, epochs, refs)
         samples: list[Any] = [None] * len(refs)
         numbers: dict[int, list[int]] = collections.defaultdict(list)
         for number, source in enumerate(sources):
             numbers[source].append(number)
         for source, own in numbers.items():
-            own_epochs, own_indices = [epochs[number] for number in own], [indices[number] for number in own]
-            found = self._readers[source].take_held(own_indices, source_ids[source], own_epochs)
+            own_refs = [refs[number] for number in own]
+            found = self._plain_of(source, [ref.index for ref in own_refs], [ref.epoch for ref in own_refs], own_refs)
             for number, sample in zip(own, found, strict=False):  # none if a source never has any
                 samples[number] = sample
         return samples
 
-    def _loaded(self, refs: Sequence[SampleRef], held: Sequence[Any]) -> Iterator[Made]:
-        """Samples that no hook changes, of which some are `held`."""
-        hooks, watch, ids = self.hooks, self.watch, self.ids
-        sample: Any
-        for ref, sample in zip(refs, held, strict=True):
+    def _plain_of(
+        self, source: int, indices: Sequence[int], epochs: Sequence[int], refs: Sequence[SampleRef]
+    ) -> list[Any]:
+        def note(position: int) -> None:
+            if self.watch is not None:
+                self.watch(refs[position])
+
+        return self._readers[source].take_plain(indices, self.ids.source_ids[source], epochs, note)
+
+    def _completed(self, refs: Sequence[SampleRef], plain: Sequence[Any]) -> Iterator[Made]:
+        """Samples that no hook changes, of which the `plain` ones are made already."""
+        for ref, sample in zip(refs, plain, strict=True):
             if sample is None:
-                source, epoch, index, output = ref
-                reader = self._readers[source]
-                if output > 0 or not reader.has_whole_parts:
-                    yield self._one(ref)
-                    continue
-                if watch is not None:
-                    watch(ref)
-                hooks.random_key = ids.source_keys[source], epoch, index, 0
-                try:
-                    sample = reader.load(index)
-                except Exception:  # it is made again by itself, to be reported
-                    yield self._one(ref)
-                    continue
-                sample.__restore_key__ = ids.source_ids[source], epoch, index, 0
-            if hooks.failures:
-                hooks.succeed("decode")
+                yield self._one(ref)
+                continue
+            if self.hooks.failures:
+                self.hooks.succeed("decode")
             yield sample
 
     def _one(self, ref: SampleRef) -> Made:

@@ -1,3 +1,4 @@
+import functools
 import importlib.util
 import io
 import json
@@ -57,6 +58,10 @@ SHARDS = {
 }
 
 
+def read_at(reader, index):
+    return reader.build(reader.read(index), index)
+
+
 @pytest.fixture(params=["our index", "Energon's files alone"])
 def make(request, tmp_path):
     """A function that makes the source of a data set, read by our index or without it."""
@@ -76,7 +81,7 @@ def make(request, tmp_path):
 def test_typed_samples_have_their_fields_and_provenance(make):
     source = make(CAPTIONING + "subflavors: {task: caption}\n")
     reader = pickle.loads(pickle.dumps(SingleSourceReader(source, SampleDecoder(image_decode="torchrgb8"))))
-    loaded = [reader.load(index) for index in range(source.num_samples)]
+    loaded = [read_at(reader, index) for index in range(source.num_samples)]
     assert [type(sample) for sample in loaded] == [CaptioningSample] * 5
     assert [sample.__key__ for sample in loaded] == [f"{name}/{key}" for name, keys in SHARDS.items() for key in keys]
     assert [sample.caption for sample in loaded] == [f"picture {number}" for number in range(5)]
@@ -93,7 +98,7 @@ def test_without_a_decoder_fields_and_parts_are_bytes(tmp_path):
     keyed = WHOLE_PARTS.replace("jpg", "txt").replace(": json", ": __key__")
     for number, (text, fields) in enumerate(((CRUDE, ["txt", "broken.json"]), (keyed, ["image", "caption"]))):
         (source,) = load_plan(write_dataset(tmp_path / f"{number}", shards, dataset_yaml=text)).sources
-        sample = SingleSourceReader(source, None).load(0)
+        sample = read_at(SingleSourceReader(source, None), 0)
         found = [sample[name] if text == CRUDE else getattr(sample, name) for name in fields]
         assert found == [b"a", b"{" if text == CRUDE else "0.tar/a"]
 
@@ -102,7 +107,7 @@ def test_crude_samples_have_all_parts(make):
     parts = sample(4)
     del parts["broken.json"]
     shards = {"0.tar": {"k": parts}}
-    crude = SingleSourceReader(make(CRUDE + "subflavors: {x: 1}\n", shards), SampleDecoder()).load(0)
+    crude = read_at(SingleSourceReader(make(CRUDE + "subflavors: {x: 1}\n", shards), SampleDecoder()), 0)
     assert type(crude) is CrudeSample
     assert crude["json"]["caption"] == "picture 4"
     assert (crude["jpg"].shape, crude["bin"]) == ((3, 10, 9), b"video")
@@ -122,14 +127,14 @@ def test_a_lack_names_the_sample_what_it_has_and_the_file(make):
     lacking = {"k1": {"jpg": jpeg(1), "jsn": b"{}"}, "k2": {"jpg": jpeg(1), "json": b'{"captoin": "x"}'}}
     broken = {"k3": {"jpg": jpeg(1), "json": b"{"}}
     reader = SingleSourceReader(make(CAPTIONING, {"0.tar": {"k0": sample(0), **lacking, **broken}}), SampleDecoder())
-    assert reader.load(0).caption == "picture 0"
+    assert read_at(reader, 0).caption == "picture 0"
     for index, told in (
         (1, r"'0\.tar/k1': part 'json' is absent; there is jpg, jsn; did you mean 'jsn'\?.*dataset\.yaml"),
         (2, r"'0\.tar/k2': json has no \[caption\]; there is captoin; did you mean 'captoin'\?"),
         (3, r"sample '0\.tar/k3': part 'json' \(1 bytes\) cannot be decoded"),
     ):
         with pytest.raises(SampleError, match=told):
-            reader.load(index)
+            read_at(reader, index)
 
 
 def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
@@ -139,7 +144,7 @@ def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
         write_dataset(tmp_path / name, shards, dataset_yaml=CAPTIONING.replace("jpg", jpg))
         refresh_index(tmp_path / name, PrepareConfig(num_workers=1))
     (source,) = load_plan(tmp_path / "a").sources
-    assert SingleSourceReader(source, SampleDecoder()).load(1).caption == "picture 1"
+    assert read_at(SingleSourceReader(source, SampleDecoder()), 1).caption == "picture 1"
     told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jxg' or 'png'.* mean 'jpg'?"
     with pytest.raises(ConfigError, match=told):
         load_plan(tmp_path / "b")
@@ -151,7 +156,7 @@ def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeyp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "msgpack" else find_spec(name))
     with pytest.raises(ConfigError, match=r"needs the package msgpack, .*pip install msgpack"):
         SingleSourceReader(source, SampleDecoder())
-    assert SingleSourceReader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
+    assert read_at(SingleSourceReader(source, SampleDecoder(handlers={"msgpack": len})), 0).caption == "picture 0"
 
 
 def test_a_failure_to_decode_is_reported_with_its_sample_and_origin(tmp_path):
@@ -190,7 +195,7 @@ def reader_of_join(folder: Path, join: Any, joiner: Any = BY_FIELDS) -> JoinedSo
 
 def test_fields_come_together_and_provenance_is_that_of_the_first(folder: Path) -> None:
     join = [{"path": "a", "subflavors": {"of": "a"}}, {"path": "b", "nonmatch": "none", "subflavors": {"of": "b"}}]
-    load = reader_of_join(folder, join, own("Told")).load
+    load = functools.partial(read_at, reader_of_join(folder, join, own("Told")))
     samples = [load(number) for number in range(4)]
     assert [(one.text, one.note) for one in samples] == [("aa", None), ("ab", "bb"), ("ac", None), ("ad", "bd")]
     assert type(samples[3]) is Told
@@ -206,12 +211,16 @@ def test_fields_come_together_and_provenance_is_that_of_the_first(folder: Path) 
 def test_a_mapping_calls_the_joiner_by_names_and_a_list_by_position(folder: Path) -> None:
     """A later field takes the place of an earlier one; sources are those of all members whatever the joiner says."""
     members = ({"path": "a"}, {"path": "c", "nonmatch": "none"})
-    load = reader_of_join(folder, [*members]).load
+    load = functools.partial(read_at, reader_of_join(folder, [*members]))
     assert [load(number).text for number in range(4)] == ["ca", "cb", "ac", "cd"]
-    load = reader_of_join(folder, dict(zip(("left", "right"), members, strict=True)), own("Both")).load
+    load = functools.partial(
+        read_at, reader_of_join(folder, dict(zip(("left", "right"), members, strict=True)), own("Both"))
+    )
     assert [(load(number).left, load(number).right) for number in (0, 2)] == [("aa", "ca"), ("ac", None)]
     assert [info.dataset_path for info in load(0).__sources__] == [str(folder / "a"), str(folder / "c")]
-    load = reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "skip"}], own("swap", "__function__")).load
+    load = functools.partial(
+        read_at, reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "skip"}], own("swap", "__function__"))
+    )
     assert (type(load(2)), load(2).left, load(2).right) == (Both, "cd", "ad")
 
 
@@ -231,17 +240,19 @@ def told(tmp_path: Path, text: str) -> JoinedSourceReader:
 
 
 def test_a_joiner_may_make_a_crude_sample_or_leave_it_out_but_must_return_one(tmp_path: Path) -> None:
-    sample = told(tmp_path / "crude", "crude").load(0)
+    sample = read_at(told(tmp_path / "crude", "crude"), 0)
     assert isinstance(sample, CrudeSample)
     assert (sample["__key__"], len(sample["__sources__"])) == ("data-0000.tar/k", 2)
     with pytest.raises(SkipSample):
-        told(tmp_path / "skip", "skip me").load(0)
+        read_at(told(tmp_path / "skip", "skip me"), 0)
     with pytest.raises(FatalSampleError, match=r"returned None for sample data-0000.tar/k: expected a Sample"):
-        told(tmp_path / "nothing", "nothing").load(0)
+        read_at(told(tmp_path / "nothing", "nothing"), 0)
 
 
 def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
-    load = reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "none"}], own("swap", "__function__")).load
+    load = functools.partial(
+        read_at, reader_of_join(folder, [{"path": "a"}, {"path": "c", "nonmatch": "none"}], own("swap", "__function__"))
+    )
     with pytest.raises(AttributeError) as caught:
         load(2)
     assert caught.value.__notes__ == [f"in the joiner of {folder / 'j.yaml'}, sample data-0001.tar/c"]

@@ -46,7 +46,8 @@ class Sized(TextSample):
 
 
 def loaded(source: Any, index: int = 3) -> Any:
-    return SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+    reader = SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder())
+    return reader.build(reader.read(index), index)
 
 
 def test_a_factory_is_what_its_dataset_yaml_would_be(folder: Path) -> None:
@@ -140,7 +141,8 @@ ONLY_TEXT = {"txt": "t3"}
     ],
 )
 def test_a_sample_is_what_the_settings_make_of_its_parts(folder: Path, make: Any, expected: dict[str, Any]) -> None:
-    sample: Any = SingleSourceReader(make(folder).source(), SampleDecoder()).load(3)
+    reader = SingleSourceReader(make(folder).source(), SampleDecoder())
+    sample: Any = reader.build(reader.read(3), 3)
     found = sample if isinstance(sample, dict) else {one.name: getattr(sample, one.name) for one in fields(sample)}
     assert {name: value for name, value in found.items() if not name.startswith("__")} == expected
 

@@ -112,7 +112,7 @@ def read_plan(path: Path, part: str) -> list[str]:
         reader = open_source_reader(source, SampleDecoder())
         for index in range(min(source.num_samples, MAX_SAMPLES)):
             try:
-                sample = reader.load(index)
+                sample = reader.build(reader.read(index), index)
             except SampleError as error:
                 seen.append(str(error))
                 continue

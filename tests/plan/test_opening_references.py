@@ -182,7 +182,8 @@ def test_other_paths_are_refused(tmp_path: Path, name: str, says: str) -> None:
 
 
 def loaded(source: Any, index: int) -> Any:
-    return SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder()).load(index)
+    reader = SingleSourceReader(pickle.loads(pickle.dumps(source)), SampleDecoder())
+    return reader.build(reader.read(index), index)
 
 
 def own(folder: Path, name: str, **more: Any) -> Path:
