@@ -2,32 +2,58 @@
 
 Reads the trainer and the batch sizes of the DataModule; the trainer's steps. Returns the number of batches it has
 trained on, and of batches it overfits. Raises `ConfigError` for a trainer whose steps are not those of the DataModule,
-or which never ends though it is told to. Without `lightning`, which many images for Megatron lack, there is no trainer,
+or which never ends though it is told to. Without Lightning, which many images for Megatron lack, there is no trainer,
 and the DataModule is a plain class.
 """
 
 import dataclasses
 import functools
+import importlib
 import math
+import sys
 import warnings
+from types import ModuleType
 from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
 
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""The two packages in which Lightning is published. Each takes only its own classes."""
 
-def data_module_class() -> type:
-    """Lightning's class of DataModules, or `object` where `lightning` cannot be imported."""
-    try:
-        from lightning.pytorch import LightningDataModule
-    except ImportError as error:
-        if error.name != "lightning":  # it is there, but something that it needs is not
-            told = f"lightning is installed, but cannot be imported ({error}): no Trainer can be used"
-            warnings.warn(told, stacklevel=2)
-        return object
-    found: type = LightningDataModule
-    return found
+
+def _find_package() -> ModuleType | None:
+    """The one of `PACKAGES` that the program has imported already, else the first that can be; None if there is none.
+    Warns of one that is installed, but broken."""
+    for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            if error.name != (package := name.partition(".")[0]):  # it is there, but something that it needs is not
+                told = f"{package} is installed, but cannot be imported ({error}): no Trainer of it can be used"
+                warnings.warn(told, stacklevel=2)
+    return None
+
+
+LIGHTNING = _find_package()
+"""The package of Lightning whose classes this process takes; None if it has none."""
+
+
+def check_package(trainer: Any) -> None:
+    """Check that a trainer is of the package whose class the DataModule has as a base.
+
+    Raises:
+        ConfigError: if it is of the other one, which would take no hook of the DataModule.
+    """
+    ours = "no Lightning" if LIGHTNING is None else LIGHTNING.__name__
+    names = {kind.__module__.rpartition(".trainer.")[0] for kind in type(trainer).__mro__} & set(PACKAGES)
+    if trainer is not None and names and ours not in names:
+        (theirs,) = names
+        raise ConfigError(
+            f"the Trainer is of {theirs}, the DataModule of {ours}, which was imported first: their classes do not "
+            f"mix. Import {theirs} before bridge_data, or write `import {ours} as pl` everywhere"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,10 +211,8 @@ def check_no_batch_size_finder(trainer: Any) -> None:
     Raises:
         ConfigError: if it does.
     """
-    from lightning.pytorch.callbacks import BatchSizeFinder  # here, where there is a trainer
-
     for callback in trainer.callbacks:
-        if isinstance(callback, BatchSizeFinder):
+        if "BatchSizeFinder" in {kind.__name__ for kind in type(callback).__mro__}:
             raise ConfigError(
                 "BatchSizeFinder (Tuner.scale_batch_size): micro_batch_size is fixed once the loaders of the "
                 "DataModule are made, as its states count in micro-batches. Try sizes one by one: "

@@ -15,7 +15,7 @@ from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.class_paths import is_class_path, made_of
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
-from bridge_data.datamodule.lightning_trainer import DataEpoch
+from bridge_data.datamodule.lightning_trainer import LIGHTNING, DataEpoch
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.trainer_loaders import (
     EnergonDataloader,
@@ -66,7 +66,7 @@ Balancing: TypeAlias = Callable[[BatchSchedule, int, WorkerConfig], Any]
 _BALANCE = Feature[Callable[[Any, TaskEncoder[Any, Any, Any, Any]], Balancing]]("balance")
 """By the value of the option `balance`."""
 
-_Base: Any = lightning_trainer.data_module_class()
+_Base: Any = object if LIGHTNING is None else LIGHTNING.LightningDataModule
 
 
 class _Option:
@@ -123,7 +123,7 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
     """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
     Megatron takes the loaders from `build()`, or one by one; Lightning asks for them, as this is a
-    `LightningDataModule` where `lightning` is installed. Data-parallel ranks come from
+    `LightningDataModule` where Lightning is installed. Data-parallel ranks come from
     `pg_collection.dp`, else from Megatron's parallel state, else from `torch.distributed`.
 
     Args:
@@ -144,11 +144,20 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
 
     __signature__ = ShownOptions(option_parameters())
 
-    trainer: Any = None
-    """The Lightning trainer that it is attached to, if any."""
-
     options: RunOptions
     """All options. Those that are attributes, too, may be changed there until the loaders are made."""
+
+    _trainer: Any = None
+
+    @property
+    def trainer(self) -> Any:
+        """The Lightning trainer that it is attached to, if any."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        lightning_trainer.check_package(trainer)
+        self._trainer = trainer
 
     @property
     def num_val_workers(self) -> int:

@@ -12,13 +12,13 @@ pytestmark = pytest.mark.processes
 
 MEGATRON_JOB = """
 import runpy, sys
-sys.modules["lightning"] = None
+sys.modules["lightning"] = sys.modules["pytorch_lightning"] = None
 runpy.run_module("tests.datamodule.megatron_job", run_name="__main__", alter_sys=True)
 """
 
 ALONE = """
 import json, sys
-sys.modules["lightning"] = None
+sys.modules["lightning"] = sys.modules["pytorch_lightning"] = None
 from tests.datamodule.parts import draw, make_module, take
 
 def module():
@@ -46,6 +46,7 @@ print(json.dumps(seen))
 BROKEN = """
 import sys
 sys.path.insert(0, sys.argv[1])
+sys.modules["pytorch_lightning"] = None
 from bridge_data.datamodule.module import EnergonMultiModalDataModule
 print([base.__name__ for base in EnergonMultiModalDataModule.__bases__])
 """

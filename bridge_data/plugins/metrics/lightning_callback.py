@@ -1,15 +1,17 @@
 """Metrics of the data in a Lightning `Trainer`: scalars `data/NAME` in each of its loggers (TensorBoard, CSV, W&B)."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback
-
+from bridge_data.datamodule.lightning_trainer import LIGHTNING, PACKAGES
 from bridge_data.errors import ConfigError
 from bridge_data.plugins.metrics.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
 
+_Base: Any = (LIGHTNING or importlib.import_module(PACKAGES[0])).Callback
 
-class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed
+
+class MetricsCallback(_Base):  # type: ignore[misc]  # lightning is not followed
     """Logs the metrics of all data-parallel ranks together every `every_steps` steps of the optimizer; if None, as
     often as the trainer logs (`log_every_n_steps`). `sinks` get them too.
 
