@@ -4,8 +4,8 @@
         dataset.path=/data/blend.yaml train.train_iters=1000 checkpoint.save=checkpoints
 
 A recipe is a function that returns a `ConfigContainer`: Bridge's own, whose `dataset` is ours, of `my.yaml` (by default
-`configs/qwen2_5_vl.yaml`). Pass it to `pretrain` or `finetune` with Bridge's `vlm_step`. The script takes the names of
-Bridge's other recipes, too, if `--data` says what they train on.
+that of its family in `configs`). Pass it to `pretrain` or `finetune` with Bridge's `vlm_step`. The script takes the
+names of Bridge's other recipes, too, if `--data` says what they train on.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from megatron.bridge import recipes
-from megatron.bridge.recipes.qwen_vl import qwen25_vl
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.finetune import finetune
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
@@ -32,27 +31,32 @@ from bridge_data.errors import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-QWEN25_VL = Path(__file__).parents[2] / "configs" / "qwen2_5_vl.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
+QWEN25_VL = CONFIGS / "qwen2_5_vl.yaml"
+
+FAMILIES = {"qwen25_vl_": QWEN25_VL, "qwen3_vl_": CONFIGS / "qwen3_vl.yaml"}
+"""What the names of a family's recipes begin with, and the YAML of their data."""
 
 
-def qwen25_vl_3b_sft_config(data: Path = QWEN25_VL) -> ConfigContainer:
-    """Qwen2.5-VL, 3B, all weights; as Bridge's, on 1 GPU."""
-    return with_data(qwen25_vl.qwen25_vl_3b_sft_config(), data)
+def _with_our_data(name: str, default: Path) -> Callable[..., ConfigContainer]:
+    """The recipe of Bridge of that name, with our data."""
+    theirs = getattr(recipes, name)
+
+    def recipe(data: Path = default, **settings: Any) -> ConfigContainer:
+        return with_data(theirs(**settings), data)
+
+    recipe.__name__ = recipe.__qualname__ = name
+    recipe.__doc__ = f"{inspect.getdoc(theirs)}\n\nWith the data of `data`, a YAML; `settings` are those of Bridge's."
+    return recipe
 
 
-def qwen25_vl_7b_sft_config(data: Path = QWEN25_VL) -> ConfigContainer:
-    """Qwen2.5-VL, 7B, all weights; as Bridge's, on 2 GPUs."""
-    return with_data(qwen25_vl.qwen25_vl_7b_sft_config(), data)
-
-
-def qwen25_vl_7b_peft_config(data: Path = QWEN25_VL) -> ConfigContainer:
-    """Qwen2.5-VL, 7B, by LoRA; as Bridge's, on 1 GPU."""
-    return with_data(qwen25_vl.qwen25_vl_7b_peft_config(), data)
-
-
-RECIPES: dict[str, Callable[[Path], ConfigContainer]] = {
-    recipe.__name__: recipe for recipe in (qwen25_vl_3b_sft_config, qwen25_vl_7b_sft_config, qwen25_vl_7b_peft_config)
+RECIPES = {
+    name: _with_our_data(name, data)
+    for name in dir(recipes)
+    for prefix, data in FAMILIES.items()
+    if name.startswith(prefix) and name.endswith("_config") and "_mock_" not in name
 }
+globals().update(RECIPES)  # each by its name, as Bridge's are
 
 
 def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContainer:
@@ -122,8 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
     """The container that the arguments of a command line ask for."""
     parser = argparse.ArgumentParser(prog="recipes.bridge.vlm", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("recipe", help=f"{', '.join(RECIPES)}; with --data any of megatron.bridge.recipes")
-    parser.add_argument("--data", type=Path, help=f"the YAML of the data (default: {QWEN25_VL.name})")
+    known = ", ".join(f"{prefix}..." for prefix in FAMILIES)
+    parser.add_argument("recipe", help=f"one of Bridge's: {known}; with --data any of megatron.bridge.recipes")
+    parser.add_argument("--data", type=Path, help="the YAML of the data (default: that of the family in configs)")
     parser.add_argument("--config-file", type=Path, help="a YAML with sections of the ConfigContainer, as Bridge's")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the ConfigContainer, as Bridge's"
@@ -131,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
     given = parser.parse_intermixed_args(arguments)
     theirs = getattr(recipes, given.recipe, None)
     if given.recipe in RECIPES:
-        config = RECIPES[given.recipe](given.data or QWEN25_VL)
+        config = RECIPES[given.recipe](*filter(None, [given.data]))
     elif not callable(theirs):
         parser.error(f"no recipe {given.recipe!r}{did_you_mean(given.recipe, [*RECIPES, *dir(recipes)])}")
     elif given.data is None:

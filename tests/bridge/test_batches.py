@@ -213,6 +213,19 @@ def test_the_step_makes_the_same_of_both(how: str, monkeypatch: pytest.MonkeyPat
                 same(getattr(parameters[0], field.name), getattr(parameters[1], field.name), field.name)
 
 
+def test_the_other_step_of_qwen3_vl_takes_batches_without_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = bridge("models.qwen_vl.qwen3_vl_step")
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor, **_: tensor)
+    read = {"is_first_pp_stage": True, "is_last_pp_stage": True, "skip_getting_attention_mask_from_dataset": False}
+    for how in ("padded", "packed"):
+        sides = [make("Qwen3VLProcessor", PLAIN, BATCHINGS[how], generic=False)(TALKS[:10]) for make in (ours, bridges)]
+        if how == "padded":
+            compare(*(step.get_batch_from_iterator(iter([batch]), **read) for batch in sides))
+        for batch in sides if how == "packed" else []:
+            with pytest.raises(ValueError, match="does not support collate-time in-batch packing"):
+                step.get_batch_from_iterator(iter([batch]), **read)
+
+
 def test_the_models_of_bridge_make_our_mrope_positions_of_a_batch() -> None:
     rope = bridge("models.qwen_vl.modelling_qwen3_vl.rope")
     of = tokenizer(PLAIN).convert_tokens_to_ids

@@ -1,5 +1,6 @@
 """The recipes of `recipes.bridge` are Bridge's own with our data, and train by Bridge's `pretrain`."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -9,13 +10,15 @@ import pytest
 
 pytest.importorskip("megatron.bridge")
 
+from megatron.bridge import recipes
 from megatron.bridge.data.utils import get_dataset_provider
 from transformers import CLIPImageProcessor
 
 from bridge_data import ConfigError, DatasetBuildContext, DefaultTaskEncoder, EnergonDatasetBuilder
 from bridge_data.encoders import MultiModalTaskEncoder
 from recipes.bridge import vlm
-from tests.bridge.qwen_model import make_original
+from tests.bridge.family_models import make_config
+from tests.bridge.recipe_parts import KILLED_IN, RECIPES, SAVED_AFTER
 from tests.bridge.run_parts import FAMILY
 from tests.ranks import run_job
 from tests.tiny_models.data import write_conversations
@@ -41,8 +44,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes a YAML of data beside the config of a tiny model, which Bridge's recipes find by the name of theirs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for name in ("Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-32B-Instruct"):
-        make_original().config.save_pretrained(f"Qwen/{name}")
+    make_config(FAMILY).save_pretrained("Qwen/Qwen2.5-VL-7B-Instruct")
     for part in (tiny_tokenizer(FAMILY), tiny_image_processor(FAMILY)):
         part.save_pretrained("parts")
     write_conversations(tmp_path / "chats")
@@ -124,10 +126,12 @@ def test_a_setting_that_bridge_has_no_use_for_is_refused(settings: str, message:
 
 
 def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    config = vlm.main(["qwen25_vl_32b_sft_config", "--data", write(), "dataset.seq_length=2048"])
-    assert (config.model.tensor_model_parallel_size, config.model.seq_length, config.dataset.path) == (8, 2048, "chats")
+    make_config("qwen3_vl").save_pretrained("Qwen/Qwen3-VL-8B-Instruct")
+    other = "qwen3_vl_8b_pretrain_mock_config"
+    config = vlm.main([other, "--data", write(), "dataset.seq_length=2048"])
+    assert (config.model.tensor_model_parallel_size, config.model.seq_length, config.dataset.path) == (4, 2048, "chats")
     for arguments, told in (
-        (["qwen25_vl_32b_sft_config"], "--data my.yaml"),
+        ([other], "--data my.yaml"),
         (["qwen25_vl_7b_sft_confg"], "did you mean 'qwen25_vl_7b_sft_config'"),
         ([RECIPE, "--dat", "my.yaml"], "unrecognized arguments: --dat"),
     ):
@@ -136,12 +140,30 @@ def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureF
         assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("recipe", [RECIPE])
-def test_a_recipe_trains_on_its_data_with_its_overrides(recipe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_have_the_names_and_settings_of_bridge_s(name: str, write: Any) -> None:
+    make_config(RECIPES[name].family).save_pretrained(RECIPES[name].checkpoint)
+    (long,) = (other for other in vlm.RECIPES if other.startswith(name.removesuffix("_config")) and "gpu" in other)
+    ours, theirs = getattr(vlm, long)(Path(write())), getattr(recipes, name)()
+    changed = ("dataset", "tokenizer", "train")
+    same = [part.name for part in dataclasses.fields(ours) if part.name not in changed]
+    assert len(same) > 10 and all(getattr(ours, part) == getattr(theirs, part) for part in same)
+    peft = getattr(vlm, name.replace("_sft_", "_peft_"))(peft_scheme="dora")
+    assert (type(peft.peft).__name__, peft.dataset.path) == ("DoRA", "configs/conversations_blend.yaml")
+    assert peft.dataset.task_encoder.class_path.rpartition(".")[2] in RECIPES[name].encoder
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_on_its_data_and_resumes_with_the_same_losses(name: str, tmp_path: Path) -> None:
     data = str(write_conversations(tmp_path / "conversations"))
-    status, output = run_job("tests.bridge.recipe_job", recipe, data, str(tmp_path), timeout_s=240)
+    status, output = run_job("tests.bridge.recipe_job", name, data, str(tmp_path), timeout_s=300)
     assert status == 0, output
-    lines = [json.loads(line) for line in (tmp_path / f"{recipe}-0.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [0, 1]
-    keys = [key for line in lines for batch in line["micro_batches"] for key in batch["keys"]]
-    assert len(keys) == 8 and any("," in key for key in keys), "packs of four micro-batches a step"
+    whole, killed, resumed = (
+        [json.loads(line) for line in (tmp_path / f"{run}.jsonl").read_text().splitlines()]
+        for run in ("uninterrupted", "killed", "resumed")
+    )
+    assert [step["step"] for step in whole] == [0, 1, 2, 3] and len({step["loss"] for step in whole}) == 4
+    assert killed == whole[:KILLED_IN] and resumed == whole[SAVED_AFTER:]
+    batches = [batch for step in whole for batch in step["micro_batches"]]
+    keys = [batch["keys"] for batch in batches]
+    assert len(batches) == 16 and any("," in key for (key,) in keys), "packs of four micro-batches a step"

@@ -1,0 +1,37 @@
+"""The recipes of `recipes.bridge` that `recipe_job.py` runs, one of each family, and the data of each."""
+
+import dataclasses
+
+GLOBAL_BATCH, NUM_STEPS, SAVED_AFTER = 4, 4, 2
+KILLED_IN = 3
+"""The number of the step within which the run is killed, counted from 0: one step after the save is lost."""
+
+_QWEN = """
+    class_path: bridge_data.encoders.QwenVLTaskEncoder
+    init_args: {{family: {{class_path: bridge_data.encoders.{}}}}}"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A recipe in small."""
+
+    family: str
+    """Of its tiny model."""
+    checkpoint: str
+    """Whose config Bridge's recipe reads."""
+    encoder: str
+    """In the YAML."""
+    buffer: str = "8"
+    """The packing buffer; `null` without packing."""
+    settings: str = "  image_processor: parts\n"
+    """Others in the YAML."""
+
+
+RECIPES = {
+    "qwen25_vl_7b_sft_config": Tried(
+        family="qwen2_5_vl", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", encoder=_QWEN.format("Qwen2_5VL")
+    ),
+    "qwen3_vl_8b_sft_config": Tried(
+        family="qwen3_vl", checkpoint="Qwen/Qwen3-VL-8B-Instruct", encoder=_QWEN.format("Qwen3VL")
+    ),
+}
