@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,15 +18,12 @@ from bridge_data.data.index_file import Part
 from bridge_data.data.plain_data import parse_json
 from bridge_data.data.prepared import first_samples
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
-from bridge_data.extensions import Feature
+from bridge_data.plan.dataset_yaml import GUESS
 from bridge_data.plan.source import FieldAccess, other_names, parse_access, renamed
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample, required_fields
 from bridge_data.storage import Location
-
-GUESS = Feature[Callable[[Sequence[Mapping[str, bytes]]], tuple[str, dict[str, str]]]]("definition_guess")
-"""The sample class and the field map that probably fit samples, by their parts, of which only `json` have content."""
 
 MAX_FIRST_SAMPLES = 100
 """Samples used to check a field map before the data set is indexed."""

@@ -174,14 +174,15 @@ _HARMLESS = _names(
     num_turns turn width height width_list height_list size sizes length lengths num_tokens duration metadata meta info
     extra extra_info note notes comment comments header headers markdown annotations user user_id username hashed_ip
     intent raw_fps system_fingerprint used_in_training cache_control mime_type media_type format avatar avatar_url
-    thumbnail thumbnail_url logo icon generations"""
+    thumbnail thumbnail_url logo icon generations relevance_min visual_dependency_min image_correspondence_min
+    formatting_min"""
 )
 """Names of fields that change nothing."""
 
 _HARMLESS_ENDS = _names(
-    """id ids identifier uid uuid idx index hash md5 sha score scores rating reward quality source sources license
-    licence count counts num size width height length lengths duration language lang date time timestamp version model
-    type category split format tokens"""
+    """id ids identifier uid uuid idx index hash md5 sha score scores rating ratings reward quality source sources
+    license licence count counts num size width height length lengths duration language lang date time timestamp
+    version model type category split format tokens"""
 )
 """Last words of the names of fields that change nothing, such as `chosen_score`; `num` is such a first word."""
 

@@ -11,8 +11,12 @@ dropped silently; `chat_fields` has the meaning of each field.
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
     LMSYS, WildChat        {"conversation": [{"role": "user", "content": "text"}, ...], "conversation_id": "1"}
     LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
+    the Cauldron           {"images": [...], "texts": [{"user": "text", "assistant": "text"}, ...]}, also FineVision's
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
+    ms-swift               {"query": "text", "response": "text"}; as with Alpaca, "history": [["text", "text"], ...]
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
+
+Turns may be a text that is the JSON of their list.
 
 An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON)
 and the `tool_calls` and `reasoning_content` of turns go to the chat template.
@@ -30,10 +34,13 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from bridge_data.data.metadata import is_jsonl
+from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
@@ -49,7 +56,9 @@ from bridge_data.encoders.chat_fields import (
 )
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.encoders.sample_media import SampleMedia
-from bridge_data.errors import ConfigError, SampleError, SkipSample
+from bridge_data.errors import ConfigError, SampleError, SkipSample, bridge_command
+from bridge_data.plan.dataset_yaml import GUESS
+from bridge_data.plan.folder_contents import kind_of_file
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
 from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
@@ -97,10 +106,13 @@ class VideoConversationSample(Sample):
 
 IMAGE, VIDEO = "<image>", "<video>"
 
-_TURNS = ("messages", "conversations", "conversation")
+TURNS = ("messages", "conversations", "conversation")
 """Where the turns of a conversation are."""
 
-_PAIRS = (("instruction", "output"), ("prompt", "completion"))
+EXCHANGES = "texts"
+"""Or questions with their answers."""
+
+PAIRS = (("instruction", "output"), ("query", "response"), ("prompt", "completion"))
 """Or a question and its answer."""
 
 _TURN_KEYS = (("role", "content"), ("from", "value"))
@@ -121,8 +133,25 @@ _PLAIN = {"json", "__shard__", *PROVENANCE}
 _ADVICE = """\
 Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
   def cook(sample):
-      turns = [{"role": "user", "content": sample["json"][...]}, {"role": "assistant", "content": sample["json"][...]}]
+      turns = [{"role": "user", "content": %s}, {"role": "assistant", "content": %s}]
       return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
+
+
+def listed_turns(value: Any) -> Any:
+    """The list that a text of JSON is, as tables have turns of several forms; any other value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def are_exchanges(value: Any) -> bool:
+    """Whether `value` is a list of questions with their answers, as of the Cauldron: texts of documents are none."""
+    return isinstance(value, list) and bool(value) and all(_is_exchange(one) for one in value)
+
+
+def _is_exchange(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= {"user", "assistant"}
 
 
 def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...]]:
@@ -132,28 +161,49 @@ def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...
     Raises:
         SampleError: for a form that cannot be read without loss.
     """
-    for name in _TURNS:
+    for name in TURNS:
         if content.get(name):
-            return content[name], (name,)
-    asked, answer, more = (content.get(name) for name in (*_PAIRS[0], "input"))
-    if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
-        if content.get("history"):
-            raise SampleError(
-                f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
-                "remove it from the data"
-            )
-        turns = [
-            {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
-            {"role": "assistant", "content": answer},
-        ]
-        return turns, (*_PAIRS[0], "input")
-    asked, answer = (content.get(name) for name in _PAIRS[1])
+            return listed_turns(content[name]), (name,)
+    exchanges = listed_turns(content.get(EXCHANGES))
+    if are_exchanges(exchanges):
+        return [turn for one in exchanges for turn in _turns_of_exchange(one)], (EXCHANGES,)
+    for asks, answers in PAIRS[:2]:
+        asked, answer, more = (content.get(name) for name in (asks, answers, "input"))
+        if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
+            last = {"user": f"{asked}\n\n{more}" if more else asked, "assistant": answer}
+            exchanges = [*_history(content, asks, key), last]
+            used = (asks, answers, "input", *(["history"] * (len(exchanges) > 1)))
+            return [turn for one in exchanges for turn in _turns_of_exchange(one)], used
+    asked, answer = (content.get(name) for name in PAIRS[2])
     if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
         return None, ()
     before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
     before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
-    return [*before, *after], _PAIRS[1]
+    return [*before, *after], PAIRS[2]
+
+
+def _turns_of_exchange(exchange: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A question and its answer as two turns; what else is said there is said of the answer."""
+    yield {"role": "user", "content": exchange["user"]}
+    more = {name: value for name, value in exchange.items() if name not in ("user", "assistant")}
+    yield {**more, "role": "assistant", "content": exchange["assistant"]}
+
+
+def _history(content: Mapping[str, Any], asks: str, key: str) -> list[dict[str, Any]]:
+    """The questions and answers before the one at `asks`.
+
+    Raises:
+        SampleError: if they are no pairs of texts.
+    """
+    history = content.get("history") or []
+    pairs = [pair for pair in history if isinstance(pair, list) and len(pair) == 2] if isinstance(history, list) else []
+    if len(pairs) < len(history) or not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise SampleError(
+            f"sample {key!r}: has beside {asks!r} the 'history' {repr(history)[:80]}; expected a list of pairs of "
+            "texts, each a question and its answer: write all turns as a list at 'messages', or remove it from the data"
+        )
+    return [{"user": question, "assistant": answer} for question, answer in pairs]
 
 
 @stateless
@@ -190,8 +240,9 @@ def cook_conversation(
     if not isinstance(turns, list) or not turns:
         raise SampleError(
             f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages', "
-            "'conversations' or 'conversation', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
-            f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
+            "'conversations' or 'conversation', or with 'texts' (of 'user' and 'assistant'), 'instruction' and "
+            "'output', 'query' and 'response', or 'prompt' and 'completion'. "
+            f"Its fields are {fields_in_words(sample)}. {_way_out(sample)}"
         )
     messages = [_turn(turn, media) for turn in turns]
     row = {**beside, **content} if isinstance(content, dict) else beside
@@ -209,12 +260,44 @@ def cook_conversation(
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
 
 
+def _way_out(sample: CrudeSample) -> str:
+    """What makes something to learn of a sample without turns: a class of samples that fits, or a cooker."""
+    at = 'sample["json"][...]' if "json" in sample else "sample[...]"
+    advice = _ADVICE % (at, at)
+    shown = {name: value for name, value in sample.items() if not name.startswith("__") and name != "json"}
+    media = {name for name in shown if kind_of_name(f"x.{name}") is not None}
+    sources, guess = sample.get("__sources__"), GUESS.find()
+    if guess is None or not sources:
+        return advice
+    path, is_tar = sources[0].dataset_path, kind_of_file(sources[0].shard_name) == "webdataset"
+    parts = dict.fromkeys(shown if is_tar else media, b"")
+    columns = sample.get("json") if "json" in sample else {} if is_tar else {**shown, **dict.fromkeys(media)}
+    if columns:
+        parts["json"] = json.dumps(columns, default=lambda _: None).encode()
+    name, field_map = guess([parts])
+    if name not in (CaptioningSample.__name__, VQASample.__name__, TextSample.__name__):
+        return advice
+    if is_jsonl(path):
+        return (
+            f"These are no turns, but fit a {name}: `{bridge_command('convert', path, 'DST')}` makes a data set of them"
+        )
+    if is_tar:
+        given = ",".join(f"{field}={access.partition(',')[0]}" for field, access in field_map.items())
+        folder = os.path.dirname(path) if kind_of_file(path) else path
+        command = bridge_command("prepare", folder, "--sample-type", name, "--field-map", given)
+        return f"These are no turns, but fit a {name}: `{command}` says so"
+    given = ", ".join(f"{field}: {access.removeprefix('json[').rstrip(']')}" for field, access in field_map.items())
+    return (
+        f"These are no turns, but fit a {name}: give `sample_type: {name}` and `field_map: {{{given}}}` beside the path"
+    )
+
+
 def _plain_turns(sample: CrudeSample) -> list[dict[str, Any]] | None:
     """The turns of a sample that is nothing but roles and texts, as most chats are; None if there is anything else."""
     content = sample.get("json")
     if not isinstance(content, dict) or len(content) != 1 or not sample.keys() <= _PLAIN:
         return None
-    turns = next((content[name] for name in _TURNS if name in content), None)
+    turns = next((content[name] for name in TURNS if name in content), None)
     if not isinstance(turns, list) or not turns or not isinstance(turns[0], dict):
         return None
     at_role, at_text = _TURN_KEYS["from" in turns[0]]

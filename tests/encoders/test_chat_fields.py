@@ -96,6 +96,24 @@ SHAPES: dict[str, dict[str, Any]] = {
     "LLaMA-Factory, ShareGPT": {"conversations": [human("what ?"), TELL], "system": "be brief", "tools": "[]"},
     "LLaMA-Factory, images": {"messages": [user("<image>what is this ?"), SAY], "images": ["0.png"]},
     "Alpaca": {"instruction": "what is this ?", "input": "", "output": "a boat", "history": [], "system": ""},
+    "the Cauldron": {
+        "images": ["0.png", "1.png"],
+        "texts": [{"user": "what is this ?", "assistant": "a boat", "source": "AI2D"}],
+    },
+    "FineVision": {
+        "images": ["0.png"],
+        "texts": [{"user": "what is this ?", "assistant": "a boat"}],
+        "source": "x",
+        "relevance_ratings": [5],
+        "relevance_min": 5,
+        "formatting_ratings": [4],
+        "formatting_min": 4,
+    },
+    "turns as a text of JSON": {
+        "messages": json.dumps([user([{"type": "image"}, text("what is this ?")]), SAY]),
+        "images": ["0.png"],
+    },
+    "ms-swift, query and response": {"query": "<image>what is this ?", "response": "a boat", "images": ["0.png"]},
     "axolotl": {"conversations": [human("what ?", train=False), gpt("a boat", train=True)]},
     "torchtune": {"messages": [user("what ?", masked=True), answer("a boat", masked=False)]},
     "llava-instruct-mix": {
@@ -160,7 +178,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "OpenThoughts": {"system": "be brief", "conversations": [human("what ?"), gpt("one two , a boat")]},
 }
 ANSWERS = {"OpenThoughts": "one two , a boat"}
-IMAGES = {"InternVL": 2} | dict.fromkeys(
+IMAGES = {"InternVL": 2, "the Cauldron": 2} | dict.fromkeys(
     [
         *(
             "OpenAI with images",
@@ -172,6 +190,7 @@ IMAGES = {"InternVL": 2} | dict.fromkeys(
             "llava-instruct-mix",
         ),
         "LLaMA-Factory, images",
+        *("FineVision", "turns as a text of JSON", "ms-swift, query and response"),
         "a class by number",
     ],
     1,
@@ -343,6 +362,17 @@ CASES = [
     Case("ShareGPT", {"system": ["one"]}, "system"),
     Case("ShareGPT", {"system_message": "one two"}, "system_message", "a boat", "one two"),
     Case("Alpaca", {"history": [["one ?", "two"]]}, "history", "twoa boat", "one ?"),
+    Case("Alpaca", {"history": [["one ?", "two", "three"]]}, "history"),
+    Case("Alpaca", {"history": ["one ?", "two"]}, "history"),
+    Case("ms-swift, query and response", {"history": [["one ?", "two"]]}, "history", "twoa boat", "one ?"),
+    Case(
+        "the Cauldron",
+        {"texts": [{"user": "one ?", "assistant": "red", "weight": 0}, {"user": "two ?", "assistant": "a boat"}]},
+        "texts",
+        "a boat",
+    ),
+    Case("the Cauldron", {"texts": [{"user": "one ?", "assistant": None}]}, "assistant"),
+    Case("the Cauldron", {"texts": ["one", None]}, "texts"),
     Case("Alpaca", {"context": "one two three"}, "context", "a boat", "one two three"),
     Case("Alpaca", {"reasoning": "one two three"}, "reasoning", "one two threea boat"),
     Case("no robots", {"prompt": "where is it ?"}, "prompt"),
@@ -506,7 +536,21 @@ def test_so_it_is_in_tars_and_in_the_columns_of_tables(case: Case, way: Any, tmp
 
 @pytest.mark.parametrize("way", [as_tars, as_columns])
 @pytest.mark.parametrize(
-    "shape", ["OpenAI", "LLaVA", "InternVL", "ms-swift", "llava-instruct-mix", "Alpaca", "Magpie", "LMSYS", "OpenR1"]
+    "shape",
+    [
+        "OpenAI",
+        "LLaVA",
+        "InternVL",
+        "ms-swift",
+        "llava-instruct-mix",
+        "Alpaca",
+        "Magpie",
+        "LMSYS",
+        "OpenR1",
+        "FineVision",
+        "turns as a text of JSON",
+        "ms-swift, query and response",
+    ],
 )
 def test_published_shapes_are_learnt_from_tars_and_tables(shape: str, way: Any, tmp_path: Path) -> None:
     (got,) = learnt_of(way(SHAPES[shape], tmp_path), 1)

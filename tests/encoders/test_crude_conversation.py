@@ -140,8 +140,8 @@ def test_tools_and_calls_of_them_are_kept(tools: Any, call: Any) -> None:
         ({"json": {"instruction": "x", "output": 3}}, "Its fields are json {instruction: str, output: int}"),
         ({"json": {"instruction": "x", "input": 3, "output": "y"}}, "expected a part json with a list of turns"),
         (
-            {"json": {"instruction": "x", "output": "y", "history": [["a", "b"]]}},
-            "'a/1': has both 'history' and 'instruction'; write all turns as a list at 'messages'",
+            {"json": {"instruction": "x", "output": "y", "history": [["a"]]}},
+            "'a/1': has beside 'instruction' the 'history' .*; expected a list of pairs",
         ),
         ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
         ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
@@ -151,6 +151,47 @@ def test_tools_and_calls_of_them_are_kept(tools: Any, call: Any) -> None:
 def test_what_holds_no_turns_is_refused(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(SampleError, match=message):
         cook_conversation(crude(**parts))
+
+
+PAIR = {"question": "what ?", "answers": ["a boat"], "image.jpg": b""}
+CAPTION = {"jpg": b"", "txt": "a boat", "json": {"caption": "a boat", "width": 3}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "path", "shard", "way_out"),
+    [
+        (
+            PAIR,
+            "data",
+            "a.parquet",
+            "field_map: {image: image.jpg, context: question, answers: answers}` beside the path",
+        ),
+        (
+            {"text": "a boat", "url": "x"},
+            "data",
+            "a.parquet",
+            "`sample_type: TextSample` and `field_map: {text: text}`",
+        ),
+        (
+            {"json": {"text": "a boat", "id": "1"}},
+            "a.jsonl",
+            "a.jsonl",
+            "TextSample: `bridge-data convert a.jsonl DST`",
+        ),
+        (
+            CAPTION,
+            "data/0.tar",
+            "0.tar",
+            r"prepare data --sample-type CaptioningSample --field-map 'image=jpg,caption=json\[caption\]'`",
+        ),
+        ({"question": "what ?", "options": ["a"]}, "data", "a.parquet", r'"content": sample\[\.\.\.\]'),
+        ({"json": {"problem": "what ?", "x": "y"}}, "a.jsonl", "a.jsonl", r'"content": sample\["json"\]\[\.\.\.\]'),
+    ],
+)
+def test_what_fits_another_class_of_samples_is_told(parts: dict[str, Any], path: str, shard: str, way_out: str) -> None:
+    source = SourceInfo(dataset_path=path, index=0, shard_name=shard, file_names=())
+    with pytest.raises(SampleError, match=way_out):
+        cook_conversation(crude(**parts, __sources__=(source,)))
 
 
 def cooked(content: Any, folder: Path | None = None, **parts: Any) -> tuple[list[str], list[Any]]:

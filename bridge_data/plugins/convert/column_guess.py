@@ -12,14 +12,13 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.media_kinds import ending_of, kind_of_ending, kind_of_name, names_media
+from bridge_data.encoders.conversations import EXCHANGES, PAIRS, TURNS, are_exchanges, listed_turns
 from bridge_data.errors import ConfigError
 from bridge_data.prepare.record_source import SourceRecord
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 from bridge_data.samples import required_fields
 
 ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "turns", "other", "empty"]
-
-TURNS = ("messages", "conversations", "conversation")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,9 +38,9 @@ def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, 
     seen = [value for value in values if value is not None and value != ""]
     if not seen:
         return "empty", False, False
+    if all(holds_turns(name, value) for value in seen):
+        return "turns", True, False
     if all(isinstance(value, list) for value in seen):
-        if name in TURNS:
-            return "turns", True, False
         inner = [one for value in seen for one in value if one not in (None, "")]
         kinds = {kind_of_value(one) for one in inner}
         if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
@@ -58,6 +57,12 @@ def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, 
         flat = [one for value in seen for one in (value if isinstance(value, list) else [value])]
         return kind_of_values(name, [flat])
     return ("bytes" if any(kind == "bytes" for kind, _ in counts) else "other"), False, False
+
+
+def holds_turns(name: str, value: Any) -> bool:
+    """Whether a column of this name holds the turns of a chat, in a form that `cook_conversation` reads."""
+    turns = listed_turns(value)
+    return (name in TURNS and isinstance(turns, list)) or (name == EXCHANGES and are_exchanges(turns))
 
 
 def kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
@@ -134,7 +139,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "caption": ("caption", "captions", "text", "txt", "description", "alt_text", "alt", "sentence"),
     "text": ("text", "txt", "content", "document", "body"),
     "context": ("question", "query", "context"),
-    "answers": ("answers", "answer", "response"),
+    "answers": ("answers", "answer", "response", "label"),
     "label": ("label", "cls", "class_id", "category_id", "target"),
     "label_name": ("label_name", "class_name", "label", "class", "category"),
 }
@@ -253,9 +258,7 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
                 return name
         return next((name for name in _REQUIRED if fields.keys() <= own_fields(name)), "CaptioningSample")
     names = {column.name for column in columns}
-    if any(column.kind == "turns" for column in columns) or names >= {"instruction", "output"}:
-        return CRUDE
-    if names >= {"prompt", "completion"}:
+    if any(column.kind == "turns" for column in columns) or any(names >= {*pair} for pair in PAIRS):
         return CRUDE
     images = [column for column in columns if column.kind == "image"]
     clips = [column for column in columns if column.kind == "clip"]
@@ -264,7 +267,7 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
     answered = any(column.name in _NAMES["answers"] for column in columns)
     if any(column.is_list for column in images + clips) or len(images) + len(clips) > 1:
         return CRUDE
-    if asked and answered and images:
+    if asked and images and (answered or _by_name(texts, "caption") is None):
         return "VQASample"
     if images and _by_name(texts, "caption") is None:
         labels = [column for column in columns if column.kind == "number"]
@@ -274,7 +277,7 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
         return "CaptioningSample" if texts else "ImageSample"
     if clips:
         return CRUDE
-    return "TextSample" if len(texts) == 1 or _by_name(texts, "text") is not None else CRUDE
+    return "TextSample" if _by_name(texts, "text") is not None or (len(texts) == 1 and not asked) else CRUDE
 
 
 def own_fields(name: str) -> set[str]:

@@ -25,9 +25,9 @@ from bridge_data.decode.named_media import (
     visual_in,
     visuals_at,
 )
+from bridge_data.encoders.conversations import EXCHANGES, PAIRS, TURNS, are_exchanges, listed_turns
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plugins.convert.column_guess import (
-    TURNS,
     RecordColumn,
     columns_of_parts,
     guess_definition,
@@ -147,8 +147,8 @@ class RecordLayout:
                         raise SampleError(f"column {column.name!r}: has another part {name!r}")
                     sample[name] = data
         for name in TURNS:
-            if isinstance(rest.get(name), list):
-                rest[name] = [self._turn(turn, sample) for turn in rest[name]]
+            if isinstance(turns := listed_turns(rest.get(name)), list):
+                rest[name] = [self._turn(turn, sample) for turn in turns]
         for name in self.as_lists & rest.keys():
             rest[name] = [rest[name]]
         return sample | ({"json": rest} if rest or len(sample) == 1 else {})
@@ -277,8 +277,8 @@ def _is_chat(values: Mapping[str, Any]) -> bool:
     """Whether a record has turns, in any of the shapes that `cook_conversation` reads."""
     return (
         any(values.get(name) for name in TURNS)
-        or values.keys() >= {"instruction", "output"}
-        or (values.keys() >= {"prompt", "completion"})
+        or are_exchanges(listed_turns(values.get(EXCHANGES)))
+        or any(values.keys() >= {*pair} for pair in PAIRS)
     )
 
 

@@ -204,6 +204,24 @@ CONVERSIONS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], Callable[[
         fields,
         [(f"{n}?", [caption(n)]) for n in range(NUM)],
     ),
+    "charts": (
+        lines(*({"image": name, "query": f"{n}?", "label": [caption(n)]} for n, name in enumerate(PICTURES))),
+        (),
+        fields,
+        [(f"{n}?", [caption(n)]) for n in range(NUM)],
+    ),
+    "questions and answers of several turns": (
+        lines(*({"images": [name], "texts": [{"user": "?", "assistant": "Yes."}]} for name in PICTURES[:2])),
+        (),
+        chats,
+        [(f"{n:09d}", "Yes.", [picture(n)]) for n in range(2)],
+    ),
+    "turns as a text of JSON": (
+        lines(*({"image": name, "messages": json.dumps(parts_of_turns(0)["messages"][1:])} for name in PICTURES[:2])),
+        (),
+        chats,
+        [(f"{n:09d}", "Two.", [picture(n)]) for n in range(2)],
+    ),
     "labels": (
         lines(*({"image": name, "label": n % 3} for n, name in enumerate(PICTURES))),
         (),
