@@ -79,7 +79,7 @@ def check_trainer(
         ConfigError: if it takes another number, an epoch ends there, its epochs never end, or a limit is a fraction
             of an unknown length.
     """
-    check_no_batch_size_finder(trainer)
+    check_callbacks(trainer)
     if schedule.rampup_batch_size is not None:
         raise ConfigError(
             f"rampup_batch_size={list(schedule.rampup_batch_size)}: Lightning takes the same number of "
@@ -188,7 +188,7 @@ def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
     Raises:
         ConfigError: if it is not.
     """
-    check_no_batch_size_finder(trainer)
+    check_callbacks(trainer)
     name = f"limit_{stage}_batches"
     value = getattr(trainer, name)
     if not isinstance(value, float) or value in (0.0, 1.0):
@@ -205,19 +205,30 @@ def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
         ) from None
 
 
-def check_no_batch_size_finder(trainer: Any) -> None:
-    """Check that Lightning does not look for a batch size, which it would set where no loader reads it.
+REFUSED_CALLBACKS = {
+    "BatchSizeFinder": (
+        "BatchSizeFinder (Tuner.scale_batch_size): micro_batch_size is fixed once the loaders of the DataModule are "
+        "made, as its states count in micro-batches. Try sizes one by one: "
+        "Trainer(fast_dev_run=3).fit(model, datamodule=EnergonMultiModalDataModule(..., micro_batch_size=size))"
+    ),
+    "GradientAccumulationScheduler": (
+        "GradientAccumulationScheduler: the states of the DataModule count steps, each of the same number of "
+        "micro-batches. Set Trainer(accumulate_grad_batches=...); a batch size that grows is rampup_batch_size, under "
+        "Megatron"
+    ),
+}
+"""Callbacks that change what a step is, by their class: why, and what there is instead."""
+
+
+def check_callbacks(trainer: Any) -> None:
+    """Check that no callback of the trainer changes what a step is.
 
     Raises:
-        ConfigError: if it does.
+        ConfigError: if one does.
     """
-    for callback in trainer.callbacks:
-        if "BatchSizeFinder" in {kind.__name__ for kind in type(callback).__mro__}:
-            raise ConfigError(
-                "BatchSizeFinder (Tuner.scale_batch_size): micro_batch_size is fixed once the loaders of the "
-                "DataModule are made, as its states count in micro-batches. Try sizes one by one: "
-                "Trainer(fast_dev_run=3).fit(model, datamodule=EnergonMultiModalDataModule(..., micro_batch_size=size))"
-            )
+    names = {kind.__name__ for callback in trainer.callbacks for kind in type(callback).__mro__}
+    for name in REFUSED_CALLBACKS.keys() & names:
+        raise ConfigError(REFUSED_CALLBACKS[name])
 
 
 def check_new(trainer: Any, data_module: str) -> None:

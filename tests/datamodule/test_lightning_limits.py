@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 from lightning.pytorch.tuner import Tuner
 
 from bridge_data import ConfigError, DefaultTaskEncoder, StateError, stateless
@@ -92,6 +92,13 @@ def test_a_search_for_a_batch_size_is_refused_before_it_tries_one(path: Path, tm
     with pytest.raises(ConfigError, match="micro_batch_size"):
         trainer = make_trainer(tmp_path, max_steps=5, callbacks=[BatchSizeFinder(batch_arg_name=name)])
         trainer.fit(model, datamodule=make_module(path))
+    assert not model.trained
+
+
+def test_steps_of_more_and_more_micro_batches_are_refused_as_states_count_steps(path: Path, tmp_path: Path) -> None:
+    model, grows = Tuned(), GradientAccumulationScheduler({0: 1, 1: 4})
+    with pytest.raises(ConfigError, match=r"accumulate_grad_batches=.*rampup_batch_size"):
+        make_trainer(tmp_path, max_steps=5, callbacks=[grows]).fit(model, datamodule=make_module(path))
     assert not model.trained
 
 

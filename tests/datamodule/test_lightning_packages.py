@@ -36,6 +36,7 @@ class Recorder(pl.LightningModule):
 def trained(max_steps, callbacks, ckpt_path=None):
     recorder = Recorder()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    quiet["enable_checkpointing"] = bool(callbacks)
     trainer = pl.Trainer(max_steps=max_steps, limit_val_batches=0, callbacks=callbacks, **quiet)
     trainer.fit(recorder, datamodule=make_module(path, num_workers=1, seed=3), ckpt_path=ckpt_path)
     return recorder.trained
