@@ -261,7 +261,8 @@ def _prepare(path: Location, config: PrepareConfig, flags: Mapping[str, Any]) ->
     if path.is_file():
         raise ConfigError(
             why_no_lines(str(path))
-            or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation"
+            or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation. Of others, "
+            f"`{bridge_command('convert', path, 'DST')}` makes one, or they are read in place"
         )
     check_is_whole(path)
     if isinstance(flags["task"], ScanTask):

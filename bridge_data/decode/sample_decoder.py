@@ -305,9 +305,15 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
     except (MemoryError, ImportError, ConfigError):
         raise
     except Exception as error:
-        raise SampleError(
-            f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {type(error).__name__}: {error}"
-        ) from error
+        what = f"{type(error).__name__}: {error}"
+        if " object at 0x" in what:  # Pillow's text for an unknown format is the address of the bytes in memory
+            what = (
+                f"it begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "it is empty"
+            )
+        raise SampleError(f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {what}") from error
+
+
+_FIRST_SHOWN = 24
 
 
 def _longest(part: str, names: Mapping[str, Handler]) -> str | None:

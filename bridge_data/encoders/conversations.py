@@ -486,9 +486,12 @@ def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
         case ConversationSample():
             said = Conversation(messages=sample.messages, images=sample.images, tools=sample.tools)
             return _by_the_rules(sample, said, config)
+    fix = "add a cooker that makes one of these, or override `conversation` in a subclass"
+    if isinstance(sample, VideoConversationSample):
+        fix = "it has videos, which QwenVLTaskEncoder takes: use that, or leave such rows out"
     raise ConfigError(
         f"sample {sample.__key__!r}: expected a CaptioningSample, VQASample, TextSample or ConversationSample, got "
-        f"{type(sample).__name__}; add a cooker that makes one of these, or override `conversation` in a subclass"
+        f"{type(sample).__name__}; {fix}"
     )
 
 

@@ -7,6 +7,7 @@ them would leave out the other without a word.
 `KINDS` is the one table of these endings. Its keys are names of formats of `bridge-data convert`.
 """
 
+import codecs
 import os
 import re
 import shlex
@@ -149,7 +150,7 @@ def why_no_lines(path: str) -> str | None:
         return None
     if storage.is_file(path):
         rename = f"{path}: JSON lines are read in place from files that end with {JSONL_SUFFIX}: rename it"
-        return f"{path}: {packed}" if (packed := why_packed(path)) else rename
+        return f"{path}: {packed}" if (packed := why_no_text(path)) else rename
     if not is_pattern(path):
         return None
     folder = os.path.dirname(_SPECIAL.split(path)[0]) or "."
@@ -162,10 +163,12 @@ def is_pattern(path: str) -> bool:
     return _SPECIAL.search(path) is not None
 
 
-def why_packed(path: str) -> str | None:
-    """Why the lines of a text file cannot be found, and what unpacks it; None if its first bytes are not those of a
-    compressed file."""
+def why_no_text(path: str) -> str | None:
+    """Why the lines of a text file cannot be found, and what unpacks or recodes it; None if its first bytes are neither
+    those of a compressed file nor the mark of UTF-16, which spreadsheets and consoles of Windows write."""
     head = storage.read(path, 0, min(8, storage.size_bytes(path)))
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return f"is UTF-16; expected UTF-8: `iconv -f UTF-16 -t UTF-8 {shlex.quote(path)} > ...`"
     command = next((command for start, command in _PACKINGS.values() if head.startswith(start)), None)
     return f"is compressed, so its lines cannot be found: run `{command} {shlex.quote(path)}`" if command else None
 

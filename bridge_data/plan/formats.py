@@ -35,7 +35,16 @@ from bridge_data.plan.dataset_yaml import (
 )
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
-from bridge_data.plan.folder_contents import KINDS, TEXTS, check_one_kind, files_below, in_words, kinds_of, why_no_lines
+from bridge_data.plan.folder_contents import (
+    KINDS,
+    TEXTS,
+    check_one_kind,
+    files_below,
+    in_words,
+    kind_of_file,
+    kinds_of,
+    why_no_lines,
+)
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, location
@@ -333,6 +342,9 @@ def format_of(path: str) -> Format:
     endings = dict.fromkeys(name for name in names if name.startswith("."))
     if path.endswith((".yaml", ".yml")):
         raise ConfigError(f"{path}: a metadataset, or other settings: name the data sets themselves here")
+    if path.lower().endswith(".json") or kind_of_file(path) in TEXTS:
+        command = bridge_command("convert", path, "DST")
+        raise ConfigError(f"{path}: is not read in place: `{command}` makes a data set of it")
     raise ConfigError(
         f"{path}: expected a folder of tars or tables, a metadataset .yaml or a file "
         f"{', '.join(endings)}, got another file"

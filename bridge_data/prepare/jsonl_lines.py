@@ -25,7 +25,7 @@ from bridge_data.data.sample_offsets import encode_offsets
 from bridge_data.data.subset import SubsetRange
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.folder_contents import why_no_lines
+from bridge_data.plan.folder_contents import why_no_lines, why_no_text
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
 from bridge_data.storage.atomic import replacing, write_file, writing
@@ -119,6 +119,8 @@ def prepare_jsonl(
             why_no_lines(str(path))
             or f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none")
         )
+    if (complaint := why_no_text(str(path))) is not None:
+        raise DatasetError(f"{path}: {complaint}")
     with writing(path.parent), preparing_alone(path) as remove_temporary:
         remove_temporary([index_path(path), split_path(path)])
         before = os.stat(path)

@@ -8,6 +8,7 @@ an image of the same size), and a reader of the tar finds the same key and parts
 import gzip
 import io
 import json
+import math
 import operator
 import re
 import tarfile
@@ -168,7 +169,21 @@ def _encode_int(value: Any) -> bytes:
 
 
 def _encode_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        if (found := _not_finite(value)) is None:
+            raise
+        raise ValueError(f"{found}, which JSON does not have: write null there, or leave it out") from error
+
+
+def _not_finite(value: Any) -> str | None:
+    """Where the first number is that is not finite, and which; None if there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"is {value}"
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    found = ((name, _not_finite(one)) for name, one in inner)
+    return next((f"[{name!r}]{' ' * (said[:1] != '[')}{said}" for name, said in found if said is not None), None)
 
 
 def _array(value: Any) -> Any:

@@ -154,6 +154,14 @@ def test_what_cannot_be_decoded_names_key_and_part(name, raw):
         SampleDecoder()({"__key__": "a.tar/7", name: raw})
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"), [(b"<html>404</html>", "it begins with b'<html>404</html>'"), (b"", "it is empty")]
+)
+def test_what_is_no_image_is_told_by_its_content(raw, said):
+    with pytest.raises(SampleError, match=f"cannot be decoded: {said}"):
+        SampleDecoder()({"__key__": "a.tar/7", "jpg": raw})
+
+
 def test_bombs_are_sample_errors(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)
     with pytest.warns(Image.DecompressionBombWarning), pytest.raises(SampleError, match="4 x 3 pixels"):

@@ -255,7 +255,7 @@ def test_images_and_videos_of_a_sample_are_in_the_order_of_their_names_or_number
     assert (sample.images, sample.videos) == ([b"a", b"b", b"c"], [b"v"])
     family = CASES["llava"].make()
     encoder = FamilyTaskEncoder(make_tokenizer(template=family.chat_template), family)
-    with pytest.raises(ConfigError, match="got VideoConversationSample"):
+    with pytest.raises(ConfigError, match="got VideoConversationSample; it has videos, which QwenVLTaskEncoder takes"):
         encoder.preencode_sample(sample)
 
 

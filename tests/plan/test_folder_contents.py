@@ -144,6 +144,8 @@ def test_two_kinds_in_a_store_are_refused_too(bucket: Bucket) -> None:
         ("packed.jsonl.gz", "gunzip -k"),
         ("c4-train.00000-of-01024.json.gz", "gunzip -k"),
         ("lines.ndjson", "rename it"),
+        ("chats.json", "bridge-data convert"),
+        ("rows.csv", "bridge-data convert"),
     ],
 )
 def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path: Path, path: str, fix: str) -> None:
@@ -154,6 +156,8 @@ def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path:
     for name in ("packed.jsonl.gz", "c4-train.00000-of-01024.json.gz"):
         (tmp_path / name).write_bytes(gzip.compress(line.encode()))
     (tmp_path / "lines.ndjson").write_text(line)
+    (tmp_path / "chats.json").write_text(f"[{line}]")
+    (tmp_path / "rows.csv").write_text("text\na\n")
     with pytest.raises(ConfigError) as error:
         load_plan(tmp_path / path)
     assert str(tmp_path / path) in str(error.value) and fix in str(error.value)

@@ -1,3 +1,4 @@
+import gzip
 import struct
 import subprocess
 import sys
@@ -97,6 +98,15 @@ def test_a_byte_order_mark_is_passed_over_in_place(tmp_path: Path, blank: bytes)
     assert block is not None
     assert [lines.reader().read(index).parts["json"] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
     assert [block.contents[index] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
+
+
+@pytest.mark.parametrize(
+    ("packed", "fix"), [(gzip.compress(b'{"a": 1}'), "gunzip -k"), ('{"a": 1}'.encode("utf-16"), "iconv -f UTF-16")]
+)
+def test_what_is_compressed_or_no_utf8_is_told_with_the_command(tmp_path: Path, packed: bytes, fix: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(packed)
+    with pytest.raises(DatasetError, match=rf"a\.jsonl: is .*`{fix}"):
+        prepare_jsonl(tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:

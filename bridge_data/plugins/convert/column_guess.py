@@ -7,6 +7,8 @@ a `Definition` for the `dataset.yaml`: the sample class, and the column that fil
 
 import collections
 import dataclasses
+import re
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -31,6 +33,8 @@ class RecordColumn:
     is_list: bool = False
     is_named: bool = False
     """Whether its texts name files."""
+    has_urls: bool = False
+    """Whether its texts name media by URL, which are not downloaded."""
 
 
 def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
@@ -57,6 +61,18 @@ def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, 
         flat = [one for value in seen for one in (value if isinstance(value, list) else [value])]
         return kind_of_values(name, [flat])
     return ("bytes" if any(kind == "bytes" for kind, _ in counts) else "other"), False, False
+
+
+_WORDS_OF_MEDIA = frozenset(("image", "images", "img", "photo", "picture", "video", "videos", "audio"))
+
+
+def names_urls(name: str, values: Sequence[Any]) -> bool:
+    """Whether the texts of a column, or those in its lists, name media by URL: by their endings, or by its own name."""
+    inner = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
+    if not inner or not all(isinstance(one, str) and one.startswith(("http://", "https://", "s3://")) for one in inner):
+        return False
+    is_of_media = not _WORDS_OF_MEDIA.isdisjoint(re.findall(r"[a-z]+", name.lower()))
+    return is_of_media or any(names_media(urllib.parse.urlsplit(one).path) for one in inner)
 
 
 def holds_turns(name: str, value: Any) -> bool:

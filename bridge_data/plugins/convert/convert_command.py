@@ -226,6 +226,9 @@ def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], 
     click.echo(f"sample type: {definition.sample_type or CRUDE}")
     for one in records.notes:
         note(one)
+    remote = [column.name for column in columns if column.has_urls]
+    if remote and not any(column.kind in ("image", "clip") for column in columns):
+        note(f"{', '.join(remote)}: names media by URL, which are not downloaded: store the files, and name these")
     if not clips_are_checked() and any(column.kind == "clip" for column in columns):
         note("the headers of clips are not checked: pip install av")
 

@@ -89,9 +89,13 @@ class MediaRoot:
 
     @functools.cached_property
     def _near(self) -> list[Path]:
-        """The folder above, and the folders in this one, as far as they are few."""
-        inner = itertools.islice((one for one in self.folder.iterdir() if one.is_dir()), _MAX_NEAR)
-        return [self._resolved.parent, *sorted(inner)]
+        """The folder above, and the folders in this one and beside it, as far as they are few."""
+        above = self._resolved.parent
+        inner, beside = (
+            sorted(itertools.islice((one for one in folder.iterdir() if one.is_dir()), _MAX_NEAR))
+            for folder in (self.folder, above)
+        )
+        return [above, *inner, *beside]
 
     def _named(self, name: str) -> tuple[str, bytes]:
         if name.startswith("data:"):

@@ -33,6 +33,7 @@ from bridge_data.plugins.convert.column_guess import (
     guess_definition,
     kind_of_value,
     kind_of_values,
+    names_urls,
 )
 from bridge_data.plugins.convert.media_files import MediaRoot
 from bridge_data.plugins.convert.sample_files import UsualParts
@@ -99,7 +100,7 @@ def find_columns(
             endings = IMAGE_ENDINGS if kind == "image" else AV_ENDINGS
             before = "" if counts[kind] == 1 else f"{_part_name(name)}."
             access = "" if is_list else ",".join(f"{before}{ending}" for ending in endings)
-        found.append(RecordColumn(name, kind, access, is_list, is_named))
+        found.append(RecordColumn(name, kind, access, is_list, is_named, names_urls(name, values[name])))
     return found
 
 

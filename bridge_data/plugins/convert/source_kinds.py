@@ -20,7 +20,7 @@ from bridge_data.plan.folder_contents import (
     is_pattern,
     kind_of_file,
     kinds_of,
-    why_packed,
+    why_no_text,
 )
 from bridge_data.plugins.convert.text_tables import (
     JsonStream,
@@ -78,7 +78,7 @@ def find_format(path: Path, include: str | None = None) -> str:
 
 def _json_format(path: Path) -> str:
     """The format of a file `.json`: a list, lines, or the object of COCO captions, which is checked when it is read."""
-    if (complaint := why_packed(str(path))) is not None:
+    if (complaint := why_no_text(str(path))) is not None:
         raise ConfigError(f"{path}: {complaint}")
     if is_of_lines(path):
         return "jsonl"

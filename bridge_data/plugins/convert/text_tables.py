@@ -11,6 +11,7 @@ import csv
 import io
 import itertools
 import json
+import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from bridge_data.errors import DatasetError, counted, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.declared import Clause
-from bridge_data.plan.folder_contents import KINDS, why_packed
+from bridge_data.plan.folder_contents import KINDS, why_no_text
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.record_source import (
     BrokenRecord,
@@ -62,7 +63,9 @@ class TextTable(RecordSource):
         self.firsts = [0]
         for path in files:
             try:
-                _check_is_utf8(path)
+                storage.close_file(path)  # the file may have been replaced
+                if (complaint := why_no_text(str(path))) is not None:
+                    raise ValueError(complaint)
                 spans, parse = opened(path, limits)
                 for start, end in spans:
                     self.starts.append(start)
@@ -90,17 +93,6 @@ class TextTable(RecordSource):
 
     def fingerprint(self) -> str:
         return digest_of_files(self.files)
-
-
-def _check_is_utf8(file: Path) -> None:
-    """Ensure that a text file is not compressed, and does not start with the mark of UTF-16, which spreadsheets and
-    consoles of Windows write."""
-    storage.close_file(file)  # the file may have been replaced
-    if (complaint := why_packed(str(file))) is not None:
-        raise ValueError(complaint)
-    with open(file, "rb") as opened:
-        if opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise ValueError(f"is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
 
 
 class JsonLines(TextTable):
@@ -185,7 +177,8 @@ def _object_parser(limits: Limits) -> Parse:
         except ValueError as error:
             raise ValueError(f"is not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise ValueError(f"is a {type(value).__name__}; expected an object, such as {{'image': 'a.jpg'}}")
+            fix = ": if the whole file is one list, give --format json" if isinstance(value, list) else ""
+            raise ValueError(f"is a {type(value).__name__}; expected an object, such as {{'image': 'a.jpg'}}{fix}")
         return value
 
     return parse
@@ -402,6 +395,46 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
     return parse
 
 
+class _OtherEntries:
+    """What else is in a JSON object: the names of lists of objects, and the first file that is named as a data set."""
+
+    def __init__(self) -> None:
+        self._lists: list[str] = []
+        self._named: tuple[str, str] | None = None
+
+    def add(self, name: str, stream: JsonStream) -> None:
+        """Pass over the value at `name`, which comes next; a list is read by its values, as it may be long."""
+        if stream.kind() == "[":
+            kinds = {type(value) for _, _, value in stream.list_values()}
+            self._lists += [name] * (kinds == {dict})
+            return
+        _, value = stream.value()
+        if isinstance(value, dict) and self._named is None:
+            files = (value.get(at) for at in _NAMES_OF_DATA)
+            self._named = next(((name, file) for file in files if isinstance(file, str)), None)
+
+    def way_out(self, path: Path) -> str:
+        """How to convert what is there."""
+        if self._lists:
+            return (
+                f"It has lists of objects at {listed(self._lists)}: make a file of one, such as by `jq -c "
+                f"'.{self._lists[0]}[]' {shlex.quote(str(path))} > {self._lists[0]}.jsonl`, and convert that"
+            )
+        if self._named is not None:
+            return (
+                f"It names data sets, such as {self._named[0]!r} in {self._named[1]}: convert each of these files, "
+                "--media-root being the folder of its media, and blend the results in a metadataset"
+            )
+        return (
+            "Other records are a list of objects, or lines in a file that is called .jsonl: if this object is the only "
+            "line, give --format jsonl"
+        )
+
+
+_NAMES_OF_DATA = ("annotation", "annotation_path", "file_name", "data_path", "json_path")
+"""Where lists of data sets, such as those of InternVL and LLaMA-Factory, name the file of each."""
+
+
 class CocoCaptions(RecordSource):
     """Captions in the form of COCO: a record for each image that has some, in the order of `images`: `image` (its file
     name), `caption` (the first), `captions` (all, in the order of the file), `image_id`, and all other fields of the
@@ -418,6 +451,7 @@ class CocoCaptions(RecordSource):
         storage.close_file(path)  # the file may have been replaced
         images: list[tuple[int, int, int]] = []
         annotations: list[tuple[int, int, int]] = []
+        others = _OtherEntries()
         try:
             with JsonStream(path, limits) as stream:
                 for name in stream.names():
@@ -425,7 +459,7 @@ class CocoCaptions(RecordSource):
                         into, field = (images, "id") if name == "images" else (annotations, "image_id")
                         into += self._listed(stream, field)
                     else:
-                        stream.value()
+                        others.add(name, stream)
                 stream.expect_end()
         except ValueError as error:
             raise DatasetError(f"{path}: {error}") from None
@@ -434,8 +468,7 @@ class CocoCaptions(RecordSource):
         if not images or not annotations:
             raise DatasetError(
                 f"{path}: expected both images and annotations, as in COCO; got {len(images)} and {len(annotations)}. "
-                "Other records are a list of objects, or lines in a file that is called .jsonl: if this object is the "
-                "only line, give --format jsonl"
+                f"{others.way_out(path)}"
             )
         spans = numpy.array(annotations, dtype=numpy.int64)
         self._annotations = spans[numpy.argsort(spans[:, 0], kind="stable")]

@@ -368,6 +368,14 @@ def test_equal_faults_are_one_line_and_the_folder_that_has_the_media_is_named(tm
     converted(source, tmp_path / "out", "--media-root", tmp_path / "raw")
 
 
+def test_the_folder_of_media_beside_that_of_the_annotations_is_named(tmp_path: Path) -> None:
+    write_media(tmp_path / "train2014")
+    (tmp_path / "annotations").mkdir()
+    source = write_jsonl(tmp_path / "annotations" / "rows.jsonl", rows())
+    told = f"give --media-root {os.path.relpath(tmp_path / 'train2014')}, which has it"
+    refused(source, tmp_path / "out", told=told)
+
+
 def test_an_annotation_of_an_image_that_coco_does_not_list_is_a_broken_record(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(picture(1))
     annotations = [{"image_id": 1, "caption": "a cat"}, {"image_id": 9, "caption": "a dog"}]

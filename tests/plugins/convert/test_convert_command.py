@@ -354,6 +354,10 @@ REFUSALS = [
     (["short.csv"], "has 1 columns; expected 2: image, caption"),
     (["bad.json"], "is not JSON: at byte 9 expected ',' or ']'"),
     (["number.json"], "expected a list of objects"),
+    (["vqa.json"], "jq -c '.questions[]' {0}/vqa.json > questions.jsonl"),
+    (["internvl.json"], "names data sets, such as 'a' in a.jsonl: convert each"),
+    (["factory.json"], "names data sets, such as 'a' in a.json: convert each"),
+    (["other.json"], "if this object is the only line, give --format jsonl"),
     (["empty.jsonl"], "holds no records"),
     (["bad.parquet"], "is no Parquet file, or is cut off"),
     (["saved"], "holds the splits test, train; convert each by itself"),
@@ -370,6 +374,12 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "short.csv").write_text("image,caption\na.png\n")
     (tmp_path / "bad.json").write_text('[{"a": 1}; {"a": 2}]')
     (tmp_path / "number.json").write_text("17")
+    (tmp_path / "vqa.json").write_text('{"info": {}, "splits": ["a"], "questions": [{"question": "?", "image_id": 1}]}')
+    (tmp_path / "internvl.json").write_text('{"a": {"root": "a/", "annotation": "a.jsonl", "length": 1}}')
+    (tmp_path / "factory.json").write_text(
+        '{"a": {"file_name": "a.json", "columns": {}}, "b": {"file_name": "b.json"}}'
+    )
+    (tmp_path / "other.json").write_text('{"a": 1, "b": {}, "c": []}')
     (tmp_path / "empty.jsonl").write_text("\n\n")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     for part in ("train", "test"):
@@ -381,8 +391,25 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "lonely/lonely.png").write_bytes(picture(1))
     source, *rest = arguments
     target = rest.pop(0) if rest and not rest[0].startswith("-") else "out"
-    convert_refuses(tmp_path / source, tmp_path / target, *rest, told=message)
+    convert_refuses(tmp_path / source, tmp_path / target, *rest, told=message.replace("{0}", str(tmp_path)))
     assert not (tmp_path / target / META_FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"image_url": "https://x.org/1", "caption": "a"}, "image_url"),
+        ({"contentUrl": "https://x.org/1.mp4?w=3", "name": "a"}, "contentUrl"),
+        ({"images": [None, "https://x.org/1.jpg"], "texts": ["a", None]}, "images"),
+        ({"url": "https://x.org/1.html", "text": "a"}, ""),
+        ({"image": PICTURES[0], "image_url": "https://x.org/1.jpg", "text": "a"}, ""),
+    ],
+)
+def test_media_that_are_named_by_url_alone_are_told(row: dict[str, Any], column: str, tmp_path: Path) -> None:
+    result = convert(lines(row)(tmp_path / "raw"), tmp_path / "out")
+    assert result.exit_code == 0
+    assert (f"note: {column}: names media by URL" if column else "") in result.stderr
+    assert ("by URL" in result.stderr) is bool(column)
 
 
 def test_without_split_all_is_for_training_and_the_way_to_a_validation_part_is_told(tmp_path: Path) -> None:

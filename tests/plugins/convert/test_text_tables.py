@@ -102,7 +102,7 @@ def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
     reasons = [
         "",
         "is not JSON: Expecting value: line 2 column 1 (char 7)",
-        "is a list; expected an object, such as {'image': 'a.jpg'}",
+        "is a list; expected an object, such as {'image': 'a.jpg'}: if the whole file is one list, give --format json",
         "is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 7: invalid start byte",
         "key 'b' is there 2 times",
         "",
