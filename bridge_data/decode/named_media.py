@@ -6,10 +6,12 @@ an image or a video is, and what else is said of it. Raises a `SampleError` for 
     "cat.jpg"   b"..."   {"path": "cat.jpg"}   {"bytes": b"...", "path": None}      an image, or a video that is a file
     ["0.jpg", "1.jpg"]   {"frames": ["0.jpg", "1.jpg"]}   "frames/clip7"            a video stored as pictures; a folder
     {"video": "a.mp4", "fps": 1}                                                    what else is said of it
+    "data:image/png;base64,iVBO..."   "iVBO..."                                     its content itself
 
 A picture is no video. In a list at `videos`, pictures alone are the frames of one video; a single one is refused there.
 """
 
+import base64
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +38,32 @@ class NamedVisual:
 
     source: Any
     said: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_MAX_NAME = 4096
+"""Characters of a path, at most."""
+
+_BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "AAAA")
+"""How the base64 of JPEG, PNG, WebP, GIF and MP4 begins."""
+
+
+def content_of_text(text: str) -> bytes | None:
+    """The content of an image or a video that a text is itself, as a `data:` URL or in base64; None if it is a name.
+
+    Raises:
+        SampleError: if it is longer than any name, or a `data:` URL, and no base64.
+    """
+    is_url, is_long = text.startswith("data:"), len(text) > _MAX_NAME
+    if not (is_url or is_long or text.startswith(_BASE64_HEADS)):
+        return None
+    try:
+        content = base64.b64decode(text.partition("base64,")[2] if is_url else text, validate=True)
+    except ValueError as error:
+        if not (is_url or is_long):
+            return None
+        what = "a data: URL" if is_url else f"a text of {len(text):,} characters, which is no name of a file,"
+        raise SampleError(f"{what} is no base64: {error}") from None
+    return content if is_url or is_long or known_by_content(content, by_magic=True) else None
 
 
 def visuals_at(value: Any, kind: VisualKind, *, is_one: bool = False) -> list[NamedVisual]:

@@ -121,6 +121,8 @@ _RANGES = {
 }
 
 _UNSUPPORTED: Mapping[str, _Meaning] = {
+    **_all(_IMAGE, "jpgs jpegs pngs webps"),
+    **_all(_VIDEO, "mp4s"),
     **_all(_SOUND, "audio audios input_audio speech sound sounds voice wav waveform recording"),
     **_all(dataclasses.replace(_SOUND, neutral=NO), "use_audio_in_video use_audio"),
     **_all(_OTHER_MEDIA, "depth pcd lidar point_cloud pointcloud point_clouds tactile thermal"),

@@ -5,8 +5,6 @@ data. Returns for each image and video, in the order of its placeholder, encoded
 pictures; a `Visual` if the row has settings for it. Raises a `SampleError` that names the sample.
 """
 
-import base64
-import binascii
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +18,7 @@ from bridge_data.decode.named_media import (
     VisualKind,
     by_number,
     check_moving,
+    content_of_text,
     frames_among,
     names_of,
     visual_in,
@@ -198,11 +197,8 @@ class SampleMedia:
             return source
         if source in self.sample:
             return self.sample[source]
-        if source.startswith("data:"):
-            try:
-                return base64.b64decode(source.partition("base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise SampleError(f"a data: URL is no base64: {error}") from None
+        if (content := content_of_text(source)) is not None:
+            return content
         if "://" in source and not source.startswith("file://"):
             raise SampleError(
                 f"names {source[:200]!r}, which is not downloaded; store the files, and name their folder in `aux` of "

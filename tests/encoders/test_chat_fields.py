@@ -300,6 +300,7 @@ CASES = [
     Case("ShareGPT", {"image_path": "0.png"}, "image_path", "a boat", images=1),
     Case("ShareGPT", {"figure": {"bytes": None, "path": "0.png"}}, "figure", "a boat", images=1),
     Case("ShareGPT", {"clip": "0.mp4"}, "clip"),
+    Case("ShareGPT", {"jpgs": ["a"]}, "jpgs"),  # as Megatron-Bridge's ChatML has them
     Case("ShareGPT", {"video_path": "clips/abc"}, "video_path"),
     Case("ShareGPT", {"image_base64": "iVBORw0KGgo="}, "image_base64"),
     Case("ShareGPT", {"audio_path": "abc"}, "audio_path"),

@@ -146,6 +146,10 @@ def test_tools_and_calls_of_them_are_kept(tools: Any, call: Any) -> None:
         ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
         ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
         ({"json": {"messages": TURNS, "image": "data:image/png;base64,?"}}, "a data: URL is no base64"),
+        (
+            {"json": {"messages": TURNS, "image": "?" * 5000}},
+            "a text of 5,000 characters, which is no name of a file, is",
+        ),
     ],
 )
 def test_what_holds_no_turns_is_refused(parts: dict[str, Any], message: str) -> None:
@@ -205,6 +209,8 @@ def cooked(content: Any, folder: Path | None = None, **parts: Any) -> tuple[list
 def folder(tmp_path: Path) -> Path:
     for number in range(3):
         (tmp_path / f"{number}.png").write_bytes(png(number))
+    (tmp_path / "9j").mkdir()
+    (tmp_path / "9j/1.png").write_bytes(png(2))
     return tmp_path
 
 
@@ -213,6 +219,7 @@ def asked(content: Any, **more: Any) -> dict[str, Any]:
 
 
 INLINE = f"data:image/png;base64,{base64.b64encode(png(0)).decode()}"
+BASE64 = INLINE.partition(",")[2]
 UNNAMED = [{"type": "text", "text": "one "}, {"type": "image"}, {"type": "text", "text": "two "}, {"type": "image"}]
 
 
@@ -238,6 +245,8 @@ UNNAMED = [{"type": "text", "text": "one "}, {"type": "image"}, {"type": "text",
             for name in ("image", "images")
             for value in ("1.png", ["1.png"], {"path": "1.png"})
         ),
+        ({"conversations": TURNS, "images": [BASE64, "1.png"]}, "what", [0, 1]),
+        ({"conversations": TURNS, "image": "9j/1.png"}, "what", [2]),
         *(({"conversations": TURNS, name: None}, "what", []) for name in ("image", "images")),
         ({"instruction": "<image>\nwhat", "output": "a boat", "images": ["1.png"]}, "<image>\nwhat", [1]),
     ],

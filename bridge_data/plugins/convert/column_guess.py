@@ -14,8 +14,9 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.media_kinds import ending_of, kind_of_ending, kind_of_name, names_media
+from bridge_data.decode.named_media import content_of_text
 from bridge_data.encoders.conversations import EXCHANGES, PAIRS, TURNS, are_exchanges, listed_turns
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.record_source import SourceRecord
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 from bridge_data.samples import required_fields
@@ -87,8 +88,9 @@ def kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
         return "number", False
     if isinstance(value, str):
         is_url = "://" in value[:20] and not value.startswith("file://")
-        if not names_media(value) or is_url:
-            return "text", False
+        if is_url or not names_media(value):
+            content = None if is_url else _inline(value)
+            return ("text" if content is None else kind_of_value(content)[0]), False
         if value.startswith("data:"):
             return ("image" if value.startswith("data:image/") else "clip"), False
         return ("image" if kind_of_name(value) == "image" else "clip"), True
@@ -102,6 +104,15 @@ def kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
         return "other", False
     ending = ending_of(data, name) or ""
     return (kind_of_ending(ending) if ending else "bytes"), False  # type: ignore[return-value]
+
+
+def _inline(text: str) -> bytes | None:
+    """The medium that a text is, in base64; None if it is none."""
+    try:
+        content = content_of_text(text)
+    except SampleError:  # a long text
+        return None
+    return content if content is not None and ending_of(content) else None
 
 
 def columns_of_parts(records: Sequence[SourceRecord]) -> list[RecordColumn]:
@@ -136,6 +147,8 @@ def _columns_of_json(contents: Sequence[Any]) -> list[RecordColumn]:
             inner = parse_json(content)
         except ValueError:
             continue
+        if isinstance(inner, list) and any(isinstance(one, dict) and one.keys() & {"from", "role"} for one in inner):
+            return [RecordColumn("json", "turns", "json", is_list=True)]
         for name, value in inner.items() if isinstance(inner, dict) else ():
             values.setdefault(name, []).append(value)
     found = []

@@ -5,8 +5,6 @@ Reads bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging
 for files outside of the media root, which are not read.
 """
 
-import base64
-import binascii
 import codecs
 import functools
 import importlib.util
@@ -26,6 +24,7 @@ from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.image import frame_numbers, orientation_of
 from bridge_data.decode.media_headers import extract
 from bridge_data.decode.media_kinds import IMAGE_ENDINGS, ending_of, kind_of_name
+from bridge_data.decode.named_media import content_of_text
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.part_encoding import JPEG_QUALITY
@@ -98,11 +97,8 @@ class MediaRoot:
         return [above, *inner, *beside]
 
     def _named(self, name: str) -> tuple[str, bytes]:
-        if name.startswith("data:"):
-            try:
-                return "", base64.b64decode(name.partition("base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise SampleError(f"a data: URL is no base64: {error}") from None
+        if (content := content_of_text(name)) is not None:
+            return "", content
         if _URL.match(name) and not name.startswith("file://"):
             raise SampleError(
                 f"names {name[:_MAX_SHOWN]!r}, which is not downloaded: store the files, and give --media-root"

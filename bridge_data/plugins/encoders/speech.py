@@ -25,7 +25,7 @@ from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import Batch, CrudeSample, Sample, edataclass
-from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, stateless
+from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, fields_in_words, stateless
 
 _ZEROS, _ROLLOFF = 6, 0.99
 
@@ -64,21 +64,31 @@ class TranscriptionSample(Sample):
     sampling_rate: int = 16_000
 
 
+_WORDS = ("text", "transcript", "transcription", "sentence")
+
+
 @stateless
 def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
-    """A recording of crude data: its only audio or video part, and its words in `txt`.
+    """A recording of crude data: its only audio or video part, and its words in `txt`; or else at `text`, `transcript`,
+    `transcription` or `sentence` of the part `json` or, in a table, of the row.
 
     >>> cook_transcription(CrudeSample({"__key__": "0.tar/7", "wav": b"RIFF", "txt": "hello"})).text
     'hello'
 
     Raises:
-        SampleError: if there is no such part, or several.
+        SampleError: if there is no such part, or several; if different words are named.
     """
     media = [name for name in sample if name.rpartition(".")[2] in AV_EXTENSIONS]
-    if len(media) != 1 or "txt" not in sample:
-        parts = ", ".join(name for name in sample if not name.startswith("__"))
-        raise SampleError(f"sample {sample['__key__']!r} has parts {parts}; expected a recording and txt")
-    return TranscriptionSample(**basic_sample_keys(sample), audio=sample[media[0]], text=sample["txt"])
+    inner = sample.get("json")
+    fields = {**inner, **sample} if isinstance(inner, dict) else sample
+    names = ("txt",) if "txt" in sample else _WORDS
+    words = {name: fields[name] for name in names if isinstance(fields.get(name), str)}
+    if len(media) != 1 or len({*words.values()}) != 1:
+        raise SampleError(
+            f"sample {sample['__key__']!r} has {fields_in_words(sample)}; expected a recording, and its words in txt "
+            f"or at one of {', '.join(_WORDS)}: leave others out by `part_filter`, or write a cooker"
+        )
+    return TranscriptionSample(**basic_sample_keys(sample), audio=sample[media[0]], text=next(iter(words.values())))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """`bridge-data convert`: forms, guesses, questions and refusals."""
 
+import base64
 import datetime
 import json
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from bridge_data import WorkerConfig, get_loader, get_val_dataset
 from bridge_data.data import ShardReader, open_shards
@@ -28,6 +30,7 @@ from bridge_data.samples import (
     VQASample,
 )
 from tests.cli.conftest import Run
+from tests.data.tars import write_tar
 from tests.decode.av import media
 from tests.plugins.convert.originals import (
     CAPTIONS,
@@ -127,6 +130,27 @@ def parts_of_turns(number: int) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Two."}]}
 
 
+def base64_rows(folder: Path) -> Path:
+    """As VLMEvalKit writes them."""
+    folder.mkdir()
+    rows = [f"{n}\t{base64.b64encode(picture(n)).decode()}\t{n}?\tyes\n" for n in range(2)]
+    (folder / "a.tsv").write_text("index\timage\tquestion\tanswer\n" + "".join(rows))
+    return folder / "a.tsv"
+
+
+def turns_in_tars(folder: Path) -> Path:
+    """As Megatron-LM writes LLaVA's: the JSON is the list of turns."""
+    turns = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "Yes."}]
+    write_tar(folder / "0.tar", {"0.png": picture(0), "0.json": json.dumps(turns).encode()})
+    return folder
+
+
+def definition_and_chat(folder: Path) -> Any:
+    ((_, parts),) = samples_of(folder)
+    cooked = cook_conversation(CrudeSample({"__key__": "0", **parts, "json": json.loads(parts["json"])}))
+    return yaml.safe_load(definition_of(folder))["__class__"], cooked.messages[-1]["content"], cooked.images
+
+
 FILM = media.write("mp4", video="mpeg4", times=range(5))
 
 
@@ -222,6 +246,16 @@ CONVERSIONS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], Callable[[
         chats,
         [(f"{n:09d}", "Two.", [picture(n)]) for n in range(2)],
     ),
+    "pictures in base64": (
+        base64_rows,
+        (),
+        lambda folder: [{**part, "json": json.loads(part["json"])} for _, part in samples_of(folder)],
+        [
+            {ending: picture(n), "json": {"index": str(n), "question": f"{n}?", "answer": ["yes"]}}
+            for n, ending in enumerate(("jpg", "png"))
+        ],
+    ),
+    "turns in tars": (turns_in_tars, (), definition_and_chat, ("CrudeWebdataset", "Yes.", [picture(0)])),
     "labels": (
         lines(*({"image": name, "label": n % 3} for n, name in enumerate(PICTURES))),
         (),

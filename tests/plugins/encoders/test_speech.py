@@ -177,10 +177,29 @@ def test_samples_of_every_type_are_between_minus_one_and_one() -> None:
     assert mono(torch.tensor([[0.5], [-1.0]])).tolist() == [-0.25]
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"audio.wav": b"RIFF", "id": 3, "transcription": "a boat", "raw_transcription": "A boat."},  # FLEURS
+        {"mp3": b"RIFF", "json": {"client_id": "x", "sentence": "a boat", "up_votes": "2"}},  # Common Voice, converted
+        {"audio.wav": b"RIFF", "text": "a boat", "speaker_id": 3},  # LibriSpeech of the hub
+        {"wav": b"RIFF", "txt": "a boat", "json": {"text": "a ship"}},
+    ],
+)
+def test_words_are_where_published_recordings_have_them(parts: dict[str, Any]) -> None:
+    sample = cook_transcription(CrudeSample({"__key__": "a/1", **parts}))
+    assert (sample.audio, sample.text) == (b"RIFF", "a boat")
+
+
+def test_two_texts_of_a_recording_are_refused() -> None:
+    with pytest.raises(SampleError, match=r"'a/1' has wav \(bytes\), text \(str\), sentence \(str\); expected"):
+        cook_transcription(CrudeSample({"__key__": "a/1", "wav": b"RIFF", "text": "a boat", "sentence": "A boat."}))
+
+
 def test_crude_recordings_are_cooked_and_other_extractors_refused() -> None:
     sample = cook_transcription(CrudeSample({"__key__": "a/1", "wav": b"RIFF", "txt": "a boat"}))
     assert (sample.__key__, sample.audio, sample.text) == ("a/1", b"RIFF", "a boat")
-    with pytest.raises(SampleError, match="'a/1' has parts txt; expected a recording and txt"):
+    with pytest.raises(SampleError, match=r"'a/1' has txt \(str\); expected a recording, and its words in txt"):
         cook_transcription(CrudeSample({"__key__": "a/1", "txt": "a boat"}))
     with pytest.raises(ConfigError, match=r"object.* WhisperFeatureExtractor"):
         SpeechTaskEncoder(speech_tokenizer(), object())
