@@ -192,16 +192,14 @@ class EncodingMaker:
         source = sources[0]
         if sources.count(source) == len(sources):
             return self._plain_of(source, indices, epochs, refs)
-        samples: list[Any] = [None] * len(refs)
-        numbers: dict[int, list[int]] = collections.defaultdict(list)
-        for number, source in enumerate(sources):
-            numbers[source].append(number)
-        for source, own in numbers.items():
-            own_refs = [refs[number] for number in own]
-            found = self._plain_of(source, [ref.index for ref in own_refs], [ref.epoch for ref in own_refs], own_refs)
-            for number, sample in zip(own, found, strict=False):  # none if a source never has any
-                samples[number] = sample
-        return samples
+        by_source: dict[int, list[SampleRef]] = collections.defaultdict(list)
+        for ref in refs:
+            by_source[ref[0]].append(ref)
+        found: dict[int, Iterator[Any]] = {}
+        for source, own in by_source.items():
+            _, epochs, indices, _ = zip(*own, strict=True)
+            found[source] = iter(self._plain_of(source, indices, epochs, own))
+        return [next(found[source], None) for source in sources]  # None if a source never has any
 
     def _plain_of(
         self, source: int, indices: Sequence[int], epochs: Sequence[int], refs: Sequence[SampleRef]
