@@ -51,6 +51,7 @@ from bridge_data.data.tar_files import (
     FileTar,
     MemoryTar,
     TarBytes,
+    any_gzip,
     head_checksum,
     is_gzip,
     open_compressed,
@@ -161,7 +162,7 @@ class ShardSet:
         filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
         if not filled:
             return None
-        if any(map(is_gzip, filled)):
+        if any_gzip(filled):
             segment = None if self.index is None else self.index.segment_if_intact(filled[0])
             return None if segment is None else segment.span(0, len(segment) - 1)[1] / len(segment)
         return sum(itertools.compress(self._sizes_bytes, self.stored_counts)) / sum(self.stored_counts)

@@ -15,10 +15,11 @@ Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as docu
 """
 
 import functools
+import itertools
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
@@ -494,6 +495,11 @@ def head_checksum(path: str, num_bytes: int) -> int:
 def is_gzip(shard: str | Path) -> bool:
     """Whether a shard is compressed, by its name."""
     return str(shard).endswith(GZIP_SUFFIXES)
+
+
+def any_gzip(shards: Iterable[str]) -> bool:
+    """Whether any of these shards is compressed."""
+    return any(map(str.endswith, shards, itertools.repeat(GZIP_SUFFIXES)))
 
 
 def seek_index_path(shard: str | Path) -> Path:

@@ -41,6 +41,7 @@ from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
+from bridge_data.samples import CrudeSample
 from bridge_data.task import EncoderHooks, Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer
 from bridge_data.task.stores import CachePool, NoCachePool
@@ -456,7 +457,7 @@ class LaneDataset:
             raises=ahead,
         )
         fit = self.pack_sources.fit if self.is_packing else None
-        return EncodingMaker(opened.readers, opened.cooks, opened.sample_ids, hooks, fit=fit, watch=watch, singly=ahead)
+        return EncodingMaker(opened.readers, opened.cook, opened.sample_ids, hooks, fit=fit, watch=watch, singly=ahead)
 
     def ahead_maker(self, wrappers: Sequence[MakerWrapper] | None = None) -> AheadMaker:
         """Makes samples of any lane of the job, inside these wrappers, by default those of the data set."""
@@ -496,7 +497,12 @@ class OpenSources:
         self.readers = [
             open_source_reader(source, encoder.decoder, bare_keys=dataset.bare_keys) for source in dataset.plan.sources
         ]
-        self.cooks = [SourceCook(source, hook, encoder.cookers, encoder.decoder) for source in dataset.plan.sources]
+        sources = dataset.plan.sources
+        self.cook = functools.cache(lambda number: SourceCook(sources[number], hook, encoder.cookers, encoder.decoder))
+        """What cooks the crude samples of a source. Of another class, only a user's loader may return some."""
+        for number, source in enumerate(sources):
+            if issubclass(source.sample_class, CrudeSample):
+                self.cook(number)  # its errors come now
         self.observer = None if dataset.make_observer is None else dataset.make_observer(order.source_keys)
         self.budget = BlockBudget(dataset.worker_config.max_open_bytes)
         self.numbering, self.sample_ids = Numbering(order.source_keys, order.sizes), order.sample_ids

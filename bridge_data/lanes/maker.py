@@ -22,7 +22,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 from bridge_data.counts import COUNTS, NONE_SLOWEST
 from bridge_data.data import RawSample
@@ -31,7 +31,6 @@ from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.cursor import SampleIds
 from bridge_data.running_hook import note_truncation
-from bridge_data.samples import CrudeSample, Sample
 from bridge_data.task import Hooks, Packing, SourceCook
 from bridge_data.task.packers import FitToPack
 from bridge_data.task.task_encoder import declared, together_with
@@ -75,8 +74,8 @@ class Maker(Protocol):
 
 
 class EncodingMaker:
-    """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by `cooks`, and calls the hooks
-    of samples of an encoder.
+    """Makes samples of the sources that `readers` read: decodes them, cooks crude ones by the `cook` of their source,
+    and calls the hooks of samples of an encoder.
 
     With packing, the hooks end before `postencode_sample`, and a `Packing` of the encoder does to each sample what
     `fit` says, as it may be too long for a pack; None: there is no packing. `watch` is called before work on a sample,
@@ -88,7 +87,7 @@ class EncodingMaker:
     def __init__(
         self,
         readers: Sequence[SourceReader],
-        cooks: Sequence[SourceCook],
+        cook: Callable[[int], SourceCook],
         ids: SampleIds,
         hooks: Hooks,
         *,
@@ -97,7 +96,7 @@ class EncodingMaker:
         singly: bool = False,
     ) -> None:
         self.hooks, self.ids, self.watch = hooks, ids, watch
-        self._readers, self._cooks, self._singly = readers, cooks, singly
+        self._readers, self._cook, self._singly = readers, cook, singly
         self._stages, self._fit = _stages(hooks, fit), fit
         self._together = together_with(self._stages[0][1]) if self._stages else None
         """What does the first of the stages to many samples, if anything does."""
@@ -192,16 +191,14 @@ class EncodingMaker:
         source = sources[0]
         if sources.count(source) == len(sources):
             return self._plain_of(source, indices, epochs, refs)
-        samples: list[Any] = [None] * len(refs)
-        numbers: dict[int, list[int]] = collections.defaultdict(list)
-        for number, source in enumerate(sources):
-            numbers[source].append(number)
-        for source, own in numbers.items():
-            own_refs = [refs[number] for number in own]
-            found = self._plain_of(source, [ref.index for ref in own_refs], [ref.epoch for ref in own_refs], own_refs)
-            for number, sample in zip(own, found, strict=False):  # none if a source never has any
-                samples[number] = sample
-        return samples
+        by_source: dict[int, list[SampleRef]] = collections.defaultdict(list)
+        for ref in refs:
+            by_source[ref[0]].append(ref)
+        found: dict[int, Iterator[Any]] = {}
+        for source, own in by_source.items():
+            _, epochs, indices, _ = zip(*own, strict=True)
+            found[source] = iter(self._plain_of(source, indices, epochs, own))
+        return [next(found[source], None) for source in sources]  # None if a source never has any
 
     def _plain_of(
         self, source: int, indices: Sequence[int], epochs: Sequence[int], refs: Sequence[SampleRef]
@@ -261,11 +258,11 @@ class EncodingMaker:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
         failed read stops the run."""
         raw: RawSample | SampleError
+        build: Callable[[Any], Any] = functools.partial(self._readers[ref.source].build, index=ref.index)
         try:
             raw = self.read(ref)
         except SampleError as error:
-            raw = error
-        build = functools.partial(_built, self._readers[ref.source], index=ref.index)
+            raw, build = error, _raise
         for sample in self.hooks.run("decode", build, raw, self.ids.random_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
@@ -275,7 +272,7 @@ class EncodingMaker:
 
     def _cooked(self, sample: dict[str, Any], ref: SampleRef) -> list[Any]:
         sample["__restore_key__"] = self.ids.restore_key(ref, 0)
-        cooked = self.hooks.run("cook_crude_sample", self._cooks[ref.source], sample, self.ids.random_key(ref, 0))
+        cooked = self.hooks.run("cook_crude_sample", self._cook(ref.source), sample, self.ids.random_key(ref, 0))
         for number, output in enumerate(cooked):
             mark(output, self.ids.restore_key(ref, number), add=True)
         return cooked
@@ -314,10 +311,8 @@ def _fitted(fit: Callable[[Any], tuple[Any, bool]], sample: Any) -> Any:
     return fitting
 
 
-def _built(reader: SourceReader, raw: RawSample | SampleError, index: int) -> Sample | CrudeSample:
-    if isinstance(raw, SampleError):
-        raise raw
-    return reader.build(raw, index)
+def _raise(error: SampleError) -> NoReturn:
+    raise error
 
 
 PACK, BATCH = "pack", "batch"

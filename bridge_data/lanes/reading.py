@@ -15,7 +15,7 @@ from bridge_data import storage
 from bridge_data.data import Records
 from bridge_data.data.blocks import OVERHEAD_BYTES, ChunkCut, Cut, RunCut
 from bridge_data.data.records import READ_BYTES
-from bridge_data.data.tar_files import is_gzip
+from bridge_data.data.tar_files import any_gzip
 from bridge_data.decode import SourceReader
 from bridge_data.errors import DatasetError
 from bridge_data.extensions import Feature
@@ -104,7 +104,7 @@ def _gains(records: Records, sample_bytes: float) -> bool:
         sample_bytes <= MAX_LOCAL_SAMPLE_BYTES
         or records.read_bytes > READ_BYTES
         or storage.is_remote(records.root)
-        or any(is_gzip(name) for name, _ in records.shards)
+        or any_gzip(name for name, _ in records.shards)
     )
 
 

@@ -419,23 +419,21 @@ class Cursor:
 
     def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
         runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn
-        number, sources = self._draw_block
         while len(drawn) < count and len(ended) < len(self._rows):
-            if draw // DRAWS_PER_BLOCK != number:
-                number = draw // DRAWS_PER_BLOCK
-                sources = blend.draw_block(self.lane, self._num_lanes, number).tolist()
-                self._draw_block = number, sources
-            source = sources[draw % DRAWS_PER_BLOCK]
-            draw += 1
-            run = runs[source]
-            if not run and source not in ended:
-                run = self._next_run(source)
-            if run:
-                drawn.append((draw - 1, run.pop()))
-                changed.add(source)
-                self.num_drawn = draw  # draws of ended sources after the last sample are not part of the state
-            else:
-                ended.add(source)
+            number, begin = divmod(draw, DRAWS_PER_BLOCK)
+            if number != self._draw_block[0]:
+                self._draw_block = number, blend.draw_block(self.lane, self._num_lanes, number).tolist()
+            for source in self._draw_block[1][begin : begin + count - len(drawn)]:
+                run = runs[source]
+                if not run and source not in ended:
+                    run = self._next_run(source)
+                if run:
+                    drawn.append((draw, run.pop()))
+                    changed.add(source)
+                    self.num_drawn = draw + 1  # draws of ended sources after the last sample are not in the state
+                else:
+                    ended.add(source)
+                draw += 1
 
     def _take_by_samples(self, blend: LaneBlend, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
         while len(drawn) < count and (source := blend.first()) is not None:
@@ -457,7 +455,7 @@ class Cursor:
             if run:
                 self._runs[source] = run
                 return run
-            del self._inboxes[source]
+            del self._inboxes[source], self._saved_inboxes[str(source)]
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
         epochs, indices = stream.take_arrays(self._run_size)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()
@@ -476,12 +474,11 @@ class Cursor:
     def state(self) -> CursorState:
         """The position as plain integers."""
         for source in self._changed:
-            unread = len(self._runs[source])
+            name, unread = str(source), len(self._runs[source])
             if source in self._inboxes:
-                self._saved_inboxes[str(source)] = self._inboxes[source].entries(unread)
+                self._saved_inboxes[name] = self._inboxes[source].entries(unread)
             else:
-                self._saved_inboxes.pop(str(source), None)
-                self._saved[str(source)] = self._streams[source].position(unread)
+                self._saved[name] = self._streams[source].position(unread)
         self._changed.clear()
         state: CursorState = {"draws": self.num_drawn, "cursors": dict(self._saved)}
         if self._lane_blend is not None:

@@ -232,19 +232,16 @@ class SourceCook:
     ) -> None:
         self._source, self._hook, self._cookers, self._decoder = source, hook, cookers, decoder
         self._takes_cooker = _obstacle(hook, None, None, None) is None
-        if issubclass(source.sample_class, CrudeSample):
-            _ = self._prepared
+        self._cooker, self._stores = self._chosen()
 
     def __call__(self, sample: CrudeSample) -> Any:
-        cooker, stores = self._prepared
-        token = current_stores.set(stores)
+        token = current_stores.set(self._stores)
         try:
-            return self._hook(sample, cooker, stores) if self._takes_cooker else self._hook(sample)
+            return self._hook(sample, self._cooker, self._stores) if self._takes_cooker else self._hook(sample)
         finally:
             current_stores.reset(token)
 
-    @functools.cached_property
-    def _prepared(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:
+    def _chosen(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:
         """The cooker (None: the hook cooks by itself), and the file stores."""
         from bridge_data.task.stores import open_aux  # here: typed samples need no store
 

@@ -58,6 +58,8 @@ _OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample
 
 logger = logging.getLogger("bridge_data")
 
+_RETURNED_NONE = "it returned None: return the result, or raise SkipSample to skip the sample"
+
 _MANY_FAILURES = 100  # consecutive ones, at which a hook without a limit warns
 
 FORGOTTEN = "forgotten"
@@ -309,11 +311,15 @@ class Hooks:
                 if stage in _OF_SAMPLES and self.has_no_generators:  # a plain function that returns a generator
                     self.has_no_generators, self.batch_index = False, None
                 for output in result:
-                    results.append(_not_none(output))  # noqa: PERF401 - what was yielded before SkipSample is kept
+                    if output is None:
+                        raise TypeError(_RETURNED_NONE)
+                    results.append(output)  # at once: what was yielded before SkipSample is kept
                 if not results:
                     self.count_skip(stage, count, "it yielded nothing")
+            elif result is None:
+                raise TypeError(_RETURNED_NONE)
             else:
-                results.append(_not_none(result))
+                results.append(result)
         except SkipSample as skip:
             if not results:
                 self.count_skip(stage, count, str(skip))
@@ -434,12 +440,6 @@ class Hooks:
                 f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample skips a sample on purpose."
             ) from error
         self._handler(error, argument, sources_of(argument))
-
-
-def _not_none(result: Any) -> Any:
-    if result is None:
-        raise TypeError("it returned None: return the result, or raise SkipSample to skip the sample")
-    return result
 
 
 def keys_of(argument: Any) -> str:

@@ -198,16 +198,17 @@ def prepared(folder: Path, **definition: object) -> Path:
     return folder
 
 
-def loader(folder: Path) -> SingleSourceReader:
-    """A loader that has travelled, and whose function's file is gone."""
+def loaded(folder: Path, index: int) -> Any:
+    """A sample, by a reader that has travelled, and whose function's file is gone."""
     (source,) = load_plan(folder, trust_dataset_code=True).sources
     sent = cloudpickle.dumps(source)
     (folder / ".nv-meta" / "sample_loader.py").unlink()
-    return SingleSourceReader(pickle.loads(sent), SampleDecoder())
+    reader = SingleSourceReader(pickle.loads(sent), SampleDecoder())
+    return reader.build(reader.read(index), index)
 
 
 def test_the_fields_come_from_the_function(tmp_path: Path) -> None:
-    sample = loader(prepared(tmp_path / "d", **LOADED)).load(2)
+    sample = loaded(prepared(tmp_path / "d", **LOADED), 2)
     assert isinstance(sample, TextSample)
     assert (sample.text, sample.__key__, sample.__subflavors__) == ("w2: t2", "data-0000.tar/002", {"a": 1})
     assert sample.__sources__ is not None
@@ -216,9 +217,9 @@ def test_the_fields_come_from_the_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parts", ["sample_loader.py:part_filter", "sample_loader.py", ["json", "txt"]])
 def test_only_the_parts_that_the_filter_takes_are_read(tmp_path: Path, parts: Any) -> None:
-    sample = loader(prepared(tmp_path / "d", **LOADED, part_filter=parts)).load(0)
+    sample = loaded(prepared(tmp_path / "d", **LOADED, part_filter=parts), 0)
     assert sample.__sources__[0].file_names == ("000.json", "000.txt")
-    crude = loader(prepared(tmp_path / "e", **CRUDE, part_filter=parts)).load(1)
+    crude = loaded(prepared(tmp_path / "e", **CRUDE, part_filter=parts), 1)
     assert {name for name in crude if not name.startswith("__")} == {"txt", "json"}
 
 
@@ -271,4 +272,4 @@ def test_what_excludes_a_sample_loader_is_named(tmp_path: Path, more: dict[str, 
 def test_a_function_that_makes_no_sample_stops_the_run(tmp_path: Path, function: str, says: str) -> None:
     folder = prepared(tmp_path / "d", sample_type=TYPE, sample_loader=f"sample_loader.py:{function}")
     with pytest.raises(FatalSampleError, match=says):
-        loader(folder).load(0)
+        loaded(folder, 0)

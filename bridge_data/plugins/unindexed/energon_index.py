@@ -17,7 +17,7 @@ from bridge_data.data.index_file import UNKNOWN, BridgeIndex
 from bridge_data.data.key_index import ReadOnlyDatabase
 from bridge_data.data.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
 from bridge_data.data.sample_offsets import read_offsets
-from bridge_data.data.tar_files import is_gzip
+from bridge_data.data.tar_files import any_gzip
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.plugins.unindexed.raw_tars import alone, digest
 from bridge_data.prepare.index_writing import BridgeIndexWriter, build_segment
@@ -46,7 +46,7 @@ def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None)
     """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
     long. Only for a data set without one: an unusable index is left to `prepare`, and `check` reports it."""
     meta = root / META_FOLDER
-    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
+    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any_gzip(shard_counts):
         return None
     cached = cache_folder() / "indexes" / f"{digest([str(root.absolute()), uuid])}.bridge"
 
