@@ -21,7 +21,7 @@ from bridge_data.prepare.record_source import SourceRecord
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 from bridge_data.samples import required_fields
 
-ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "turns", "other", "empty"]
+ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "texts", "number", "turns", "other", "empty"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, 
         kinds = {kind_of_value(one) for one in inner}
         if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
             return kind[0], True, kind[1]
-        return "other", True, False
+        return "texts" if inner and all(isinstance(one, str) for one in inner) else "other", True, False
     counts = collections.Counter(kind_of_value(value) for value in seen)
     usual, times = counts.most_common(1)[0]
     if times == len(seen) or (usual[0] in ("image", "clip") and 2 * times > len(seen)):
@@ -174,6 +174,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Usual names of the column for each field, the likeliest first."""
 
+_CHOICES = ("choices", "options", "candidates", "multiple_choices")
+"""Usual names of the column with the answers to choose from."""
+
 _REQUIRED = {
     "CaptioningSample": ("image", "caption"),
     "VQASample": ("image", "context", "answers"),
@@ -293,6 +296,8 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
     clips = [column for column in columns if column.kind == "clip"]
     texts = [column for column in columns if column.kind == "text"]
     asked = _by_name(texts, "context") is not None
+    if asked and any(column.kind in ("texts", "other") and column.name.lower() in _CHOICES for column in columns):
+        return CRUDE  # an answer alone may be the number of one
     answered = any(column.name in _NAMES["answers"] for column in columns)
     if any(column.is_list for column in images + clips) or len(images) + len(clips) > 1:
         return CRUDE
@@ -333,10 +338,24 @@ def _column_for(columns: Sequence[RecordColumn], field: str, ask: Ask) -> Record
     if kind is not None:
         fitting = [column for column in columns if column.kind == kind and column.access]
     elif field == "answers":
-        fitting = [column for column in columns if column.name in _NAMES["answers"] and column.access]
+        by_name = [column for column in columns if column.name in _NAMES["answers"] and column.access]
+        fitting = [column for column in by_name if column.kind in ("text", "texts", "empty")]
+        if by_name and not fitting:
+            holds = "numbers" if by_name[0].kind == "number" else "no texts"
+            raise ConfigError(
+                f"column {by_name[0].name!r} holds {holds}, and the field {field!r} takes a text, or a list of texts: "
+                f"give another column by --field-map {field}=COLUMN, or --sample-type crude"
+            )
     else:
         fitting = [column for column in columns if column.kind == "text" and column.access]
-    found = _by_name(fitting, field) or (fitting[0] if len(fitting) == 1 else None)
+    found = _by_name(fitting, field)
+    lists = _by_name([column for column in columns if column.kind == "texts" and column.access], field)
+    if found is None and lists is not None:
+        raise ConfigError(
+            f"column {lists.name!r} holds lists of texts, and the field {field!r} takes one: give --field-map "
+            f"'{field}={lists.access}[0]', for the first of each, or --sample-type crude"
+        )
+    found = found or (fitting[0] if len(fitting) == 1 else None)
     if found is None:
         answer = ask(field, [column.name for column in fitting])
         found = _named_column(columns, field, answer)

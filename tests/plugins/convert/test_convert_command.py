@@ -373,6 +373,29 @@ def test_files_with_other_columns_or_of_several_splits(tmp_path: Path) -> None:
     convert_refuses(tmp_path / "odd", tmp_path / "no", told="1.arrow: has other columns than")
 
 
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"question": "?", "answer": 2}, "column 'answer' holds numbers, and the field 'answers' takes a text"),
+        ({"question": "?", "answers": [{"answer": "a"}]}, "column 'answers' holds no texts, and the field"),
+        ({"question": "?", "image_id": "7"}, "no column fits field 'answers'"),
+        ({"caption": ["a", "b"], "id": "x"}, "give --field-map 'caption=json[caption][0]', for the first of each"),
+    ],
+)
+def test_columns_that_do_not_fit_their_field_are_refused(row: dict[str, Any], told: str, tmp_path: Path) -> None:
+    source = lines(*[{"image": name, **row} for name in PICTURES[:2]])(tmp_path / "raw")
+    convert_refuses(source, tmp_path / "out", told=told)
+    if "caption" in row:
+        folder = converted(source, tmp_path / "out", "--field-map", "caption=json[caption][0]")
+        assert [sample.caption for sample in loaded(folder)] == ["a", "a"]
+
+
+@pytest.mark.parametrize("name", ["choices", "options"])
+def test_a_choice_of_answers_is_no_answer(name: str, tmp_path: Path) -> None:
+    row = {"image": PICTURES[0], "question": "?", name: ["a", "b"], "answer": "1"}
+    assert "CrudeWebdataset" in definition_of(converted(lines(row)(tmp_path / "raw"), tmp_path / "out"))
+
+
 REFUSALS = [
     (["no"], "no such file or folder"),
     (["raw", "raw/out"], "is inside"),
