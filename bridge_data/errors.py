@@ -105,6 +105,16 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "", cutoff:
     return f"; did you mean {near[0]!r}?" if near else otherwise
 
 
+HEAD_BYTES = 64
+"""Bytes at the beginning of a file that tell what it is."""
+
+
+def why_pointer(head: bytes) -> str | None:
+    """What a file is that begins with `head`, if it is a pointer of Git LFS, as clones from a hub have without it."""
+    is_pointer = head.startswith(b"version https://git-lfs")
+    return "is a pointer of Git LFS, not the file itself: run `git lfs pull` in its clone" if is_pointer else None
+
+
 def bridge_command(*words: object) -> str:
     """A command of ours as a user may type it: `bridge-data prepare 'my data'`."""
     return shlex.join(("bridge-data", *map(str, words)))

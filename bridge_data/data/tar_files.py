@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from zlib import adler32, crc32
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import HEAD_BYTES, DatasetError, why_pointer
 from bridge_data.extensions import Feature
 from bridge_data.storage import RangeFile
 
@@ -381,6 +381,8 @@ def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member 
                 offset + archive.offset,
             )
     except (tarfile.TarError, ValueError) as error:
+        if (complaint := why_pointer(tar.read(0, HEAD_BYTES))) is not None:
+            raise DatasetError(f"{file}: {complaint}") from None
         raise DatasetError(
             f"{file}: no readable tar header at byte {offset}, {after}: {error}. The tar is damaged, truncated "
             "or compressed: write it again, uncompressed."

@@ -14,7 +14,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import Orientation, orientation_of, turned_size
 from bridge_data.decode.media_kinds import MediaKind
 from bridge_data.decode.media_metadata import ImageMetadata, MediaMetadata
-from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.errors import HEAD_BYTES, BridgeDataError, ConfigError, SampleError, why_pointer
 
 _KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
 """Formats of which the header does not have the size or the mode."""
@@ -32,7 +32,10 @@ def extract(kind: MediaKind, file: BinaryIO, name: str, orientation: Orientation
     except (ConfigError, MemoryError):
         raise
     except UnidentifiedImageError:  # its text is the address of the file in memory
-        raise SampleError(f"{name}: not a readable image: {'unknown format' if file.seek(0, 2) else 'empty'}") from None
+        file.seek(0)
+        head = file.read(HEAD_BYTES)
+        what = why_pointer(head) or (f"unknown format, which begins with {head[:24]!r}" if head else "empty")
+        raise SampleError(f"{name}: not a readable image: {what}") from None
     except (BridgeDataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise SampleError(f"{name}: not a readable {'image' if kind == 'image' else 'clip'}: {error}") from error
 

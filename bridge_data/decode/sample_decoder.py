@@ -32,7 +32,7 @@ from bridge_data.decode.image import (
 )
 from bridge_data.decode.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.decode.resizing import ResizeType, resizing
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError, SampleError, why_pointer
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 
@@ -307,9 +307,10 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         if " object at 0x" in what:  # Pillow's text for an unknown format is the address of the bytes in memory
-            what = (
+            shown = (
                 f"it begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "it is empty"
             )
+            what = why_pointer(content) or shown
         raise SampleError(f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {what}") from error
 
 

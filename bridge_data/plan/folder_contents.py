@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.data.metadata import JSONL_SUFFIX
 from bridge_data.data.tar_files import GZIP_SUFFIXES
-from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.errors import HEAD_BYTES, ConfigError, bridge_command, why_pointer
 
 _PACKINGS = {
     ".gz": (b"\x1f\x8b", "gunzip -k"),
@@ -165,8 +165,11 @@ def is_pattern(path: str) -> bool:
 
 def why_no_text(path: str) -> str | None:
     """Why the lines of a text file cannot be found, and what unpacks or recodes it; None if its first bytes are neither
-    those of a compressed file nor the mark of UTF-16, which spreadsheets and consoles of Windows write."""
-    head = storage.read(path, 0, min(8, storage.size_bytes(path)))
+    those of a compressed file nor the mark of UTF-16, which spreadsheets and consoles of Windows write, nor those of a
+    pointer of Git LFS."""
+    head = storage.read(path, 0, min(HEAD_BYTES, storage.size_bytes(path)))
+    if (complaint := why_pointer(head)) is not None:
+        return complaint
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return f"is UTF-16; expected UTF-8: `iconv -f UTF-16 -t UTF-8 {shlex.quote(path)} > ...`"
     command = next((command for start, command in _PACKINGS.values() if head.startswith(start)), None)

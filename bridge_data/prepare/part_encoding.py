@@ -171,18 +171,20 @@ def _encode_int(value: Any) -> bytes:
 def _encode_json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:
-        if (found := _not_finite(value)) is None:
+    except (TypeError, ValueError) as error:
+        if (found := _not_json(value)) is None:
             raise
         raise ValueError(f"{found}, which JSON does not have: write null there, or leave it out") from error
 
 
-def _not_finite(value: Any) -> str | None:
-    """Where the first number is that is not finite, and which; None if there is none."""
+def _not_json(value: Any) -> str | None:
+    """Where the first bytes or number are that JSON does not have, and what; None if there are none."""
+    if isinstance(value, bytes):
+        return f"is {len(value):,} bytes"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"is {value}"
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    found = ((name, _not_finite(one)) for name, one in inner)
+    found = ((name, _not_json(one)) for name, one in inner)
     return next((f"[{name!r}]{' ' * (said[:1] != '[')}{said}" for name, said in found if said is not None), None)
 
 

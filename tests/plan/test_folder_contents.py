@@ -134,6 +134,24 @@ def test_two_kinds_in_a_store_are_refused_too(bucket: Bucket) -> None:
     assert load_plan(f"{bucket.url}/d/*.parquet").num_samples == 4
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345678\n"
+TOLD = "is a pointer of Git LFS, not the file itself: run `git lfs pull`"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.csv", "a.tar", "a.json", "0.jpg"])
+def test_pointers_of_git_lfs_are_told_as_what_they_are(tmp_path: Path, name: str) -> None:
+    """A clone of a data set on a hub, without Git LFS."""
+    path = tmp_path / "d" / name
+    path.parent.mkdir()
+    path.write_bytes(POINTER)
+    commands = [("convert", path if name != "0.jpg" else path.parent, tmp_path / "out", "--non-interactive")]
+    commands += [("info", path)] * (name == "a.parquet")
+    commands += [("prepare", path if name == "a.jsonl" else path.parent, *RATIO)] * (name in ("a.jsonl", "a.tar"))
+    for command in commands:
+        result = run_command(*command)
+        assert result.exit_code == 1 and TOLD in result.stderr, result.stderr
+
+
 @pytest.mark.parametrize(
     ("path", "fix"),
     [

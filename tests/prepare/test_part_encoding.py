@@ -90,6 +90,7 @@ def test_a_view_of_a_tensor_does_not_bring_all_of_it_and_compressed_parts_say_no
         ("txt", 3, "expected text"),
         ("json", {"a": float("nan")}, r"\['a'\] is nan, which JSON does not have"),
         ("json", {"a": "b", "c": [1.0, {"d": float("-inf")}]}, r"\['c'\]\[1\]\['d'\] is -inf, which"),
+        ("json", {"a": [{"bytes": b"123"}]}, r"\['a'\]\[0\]\['bytes'\] is 3 bytes, which JSON does not have"),
         ("json", {"a": torch.zeros(1)}, "not JSON serializable"),
         ("cls", True, "whole number"),
         ("cls", 1.5, "float"),

@@ -47,9 +47,9 @@ def kind_of_values(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, 
         return "turns", True, False
     if all(isinstance(value, list) for value in seen):
         inner = [one for value in seen for one in value if one not in (None, "")]
-        kinds = {kind_of_value(one) for one in inner}
-        if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
-            return kind[0], True, kind[1]
+        kinds = collections.Counter(map(kind_of_value, inner)).most_common(1)
+        if kinds and kinds[0][0][0] in ("image", "clip") and 2 * kinds[0][1] > len(inner):
+            return kinds[0][0][0], True, kinds[0][0][1]  # the others are broken
         return "texts" if inner and all(isinstance(one, str) for one in inner) else "other", True, False
     counts = collections.Counter(kind_of_value(value) for value in seen)
     usual, times = counts.most_common(1)[0]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import HEAD_BYTES, ConfigError, DatasetError, why_pointer
 from bridge_data.plugins.tables.parquet_pages import (
     BYTE_ARRAY,
     MAGIC,
@@ -323,9 +323,9 @@ class ParquetTable(TableFile):
             raise ConfigError(f"{self.path}: is encrypted; decrypt it first")
         footer_bytes = int.from_bytes(tail[:4], "little")
         if tail[4:] != MAGIC or footer_bytes + 12 > size:
-            raise DatasetError(
-                f"{self.path}: is no Parquet file, or is cut off: it does not end with a footer. Copy it again."
-            )
+            complaint = why_pointer(self.read_bytes(0, min(size, HEAD_BYTES)))
+            no_footer = "is no Parquet file, or is cut off: it does not end with a footer. Copy it again."
+            raise DatasetError(f"{self.path}: {complaint or no_footer}")
         return self.read_bytes(size - 8 - footer_bytes, footer_bytes)
 
 

@@ -396,6 +396,16 @@ def test_a_choice_of_answers_is_no_answer(name: str, tmp_path: Path) -> None:
     assert "CrudeWebdataset" in definition_of(converted(lines(row)(tmp_path / "raw"), tmp_path / "out"))
 
 
+def test_in_lists_of_media_those_that_are_none_are_broken_and_no_others(tmp_path: Path) -> None:
+    contents = [picture(0), picture(1), b"", picture(1)[:20]]
+    rows = [
+        {"images": [{"bytes": one, "path": None}], "messages": parts_of_turns(0)["messages"][1:]} for one in contents
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    folder = converted(tmp_path / "a.parquet", tmp_path / "out", "--skip-broken")
+    assert [images for _, _, images in chats(folder)] == [[picture(0)], [picture(1)]]
+
+
 REFUSALS = [
     (["no"], "no such file or folder"),
     (["raw", "raw/out"], "is inside"),
