@@ -624,4 +624,7 @@ def _check_roles(sample: Sample, messages: list[dict[str, Any]], config: Convers
     turns = got[1:] if got[:1] == ["system"] else got
     if turns != [roles[number % 2] for number in range(len(turns))]:
         expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns"
-        refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}")
+        more = (
+            "; SamplePolicies(roles_out_of_order='keep') leaves them to the chat template" if policy == "error" else ""
+        )
+        refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}{more}")
