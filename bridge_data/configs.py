@@ -764,8 +764,8 @@ def find_named(name: str, what: str) -> Any:
     Raises:
         ConfigError: if either does not exist.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    module_name, _, attribute = name.partition(":")
+    if not (module_name and attribute):
         raise ConfigError(f"{what} {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
     module = import_here(module_name)
     try:

@@ -15,6 +15,7 @@ from bridge_data.errors import LogThrottle, SampleError, listed, log_exception
 def test_of_many_names_the_first_are_listed() -> None:
     assert listed([]) == "none"
     assert listed(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert listed(["a", "b", "c"], 3) == "a, b, c"
     assert listed([str(number) for number in range(1_010)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1,000 more"
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data import (
     ConfigError,
@@ -16,6 +18,7 @@ from bridge_data import (
     get_savable_loader,
     topology,
 )
+from bridge_data.topology import busy_workers, equal_workers
 from tests.prepared import train_dataset, val_dataset, write_pair, write_texts
 from tests.properties.jobs import key_of, length_of
 
@@ -68,6 +71,13 @@ def test_workers_that_would_wait_for_those_with_more_lanes_are_told(num_workers:
         warnings.simplefilter("always")
         config.warn_of_idle_workers(16)
     assert [bool(re.search(told or "", str(warning.message))) for warning in caught] == [True] * (told is not None)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_lanes_are_shared_equally_by_the_most_workers_that_can(num_lanes: int, num_workers: int) -> None:
+    found = equal_workers(num_lanes, num_workers)
+    assert found <= num_workers and busy_workers(num_lanes, found) == found
+    assert not any(num_lanes % more == 0 for more in range(found + 1, num_workers + 1))
 
 
 def test_few_samples_come_from_one_lane_of_each_rank_unless_lanes_are_given(

@@ -3,6 +3,7 @@ import dataclasses
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bridge_data import ConfigError, MultiModalSampleConfig
@@ -22,7 +23,7 @@ def test_a_frozen_dataclass_stays_what_it_is_until_a_field_is_set() -> None:
     opened = settable(frozen)
     assert isinstance(opened, MultiModalSampleConfig)
     assert opened == frozen and frozen == opened and repr(opened) == repr(frozen)
-    assert settled(opened, "x") is frozen
+    assert settled(opened, "x") is frozen and settable(opened) is opened
     opened.conversation_template_config.roles = ["user", "assistant"]  # as a list comes back from YAML
     assert settled(opened, "x") is frozen
 
@@ -50,6 +51,7 @@ def test_fields_that_are_set_are_those_of_the_settled_one_at_any_depth() -> None
         ("patch_size", 0, "patch_size=0.: expected at least 1"),
         ("layout", "rows", "it.layout: .*'native', 'bridge'"),
         ("pad_to_max_length", "perhaps", "it.pad_to_max_length: expected bool, got perhaps"),
+        ("tokens_per_image", 576.5, "it.tokens_per_image: expected int"),
     ],
 )
 def test_a_value_that_the_class_refuses_is_an_error_when_it_is_settled(name: str, value: Any, message: str) -> None:
@@ -68,6 +70,21 @@ def test_what_is_not_frozen_stays_the_same_object_and_its_user_gets_frozen_ones(
     assert settable(3) == 3 and settled(None, "x") is None
 
 
+def test_two_classes_with_the_same_fields_are_not_equal() -> None:
+    one, other = (dataclasses.make_dataclass(name, [("most", int)], frozen=True)(3) for name in ("One", "Other"))
+    assert settable(one) == settable(one) and settable(one) != settable(other) and settable(one) != other
+
+
+def test_a_field_that_was_not_set_is_kept_whatever_its_value_is() -> None:
+    kind = dataclasses.make_dataclass("Table", [("rows", Any), ("kind", type), ("most", int)], frozen=True)
+    frozen = kind(np.zeros(3), kind, 1)  # an array, which is not equal by one bool; a class, not an instance of it
+    opened = settable(frozen)
+    assert settled(opened, "x") is frozen
+    opened.most = 2
+    found = settled(opened, "x")
+    assert found.rows is frozen.rows and found.kind is kind
+
+
 def test_types_that_cannot_be_read_are_not_checked() -> None:
     kind = dataclasses.make_dataclass("Late", [("most", "Unknown")], frozen=True)
     opened = settable(kind(3))
@@ -76,7 +93,11 @@ def test_types_that_cannot_be_read_are_not_checked() -> None:
 
 
 def test_settings_by_name_are_assigned_or_given_back() -> None:
-    frozen = MultiModalSampleConfig(patch_size=16)
-    assert settled(assign(frozen, {"policies": {"overlong": "skip"}}), "x").policies.overlong == "skip"
+    kept = SamplePolicies(media_tags="keep")
+    frozen = MultiModalSampleConfig(patch_size=16, policies=kept)
+    changed = settled(assign(frozen, {"policies": {"overlong": "skip"}}), "x")
+    assert changed == dataclasses.replace(frozen, policies=dataclasses.replace(kept, overlong="skip"))
+    assert assign(changed, {"policies": kept}) == frozen
     assert assign(frozen, {"patch": 3}) == {"patch": 3}
-    assert frozen == MultiModalSampleConfig(patch_size=16)
+    assert assign(kept, dataclasses.asdict(kept)) == kept  # all of them
+    assert frozen == MultiModalSampleConfig(patch_size=16, policies=kept)

@@ -1,5 +1,6 @@
 """Extras: what a feature does in lanes and keeps in states, by one that an outsider might write."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from bridge_data import LaneDataset, get_savable_loader, merge_states
 from bridge_data.errors import StateError
 from bridge_data.order import SampleRef, extras
-from bridge_data.order.extras import LaneExtra, LaneExtras, StateExtra, data_of
+from bridge_data.order.extras import LaneExtra, LaneExtras, StateExtra, begun, data_of
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from tests.prepared import train_dataset, write_texts
@@ -142,6 +143,34 @@ def test_a_run_that_has_not_asked_keeps_what_the_job_has_and_not_what_lanes_have
         now = LoaderState.from_dict(loader.save_state_rank())
     assert data_of(now.extras, Odd()) == data_of(state["extras"], Odd()) > 0
     assert not any("extras" in lane for lane in now.lanes.values())
+
+
+class Other(StateExtra):
+    """Keeps a number in the job."""
+
+    name: ClassVar[str] = "other"
+    version: ClassVar[int] = 1
+
+    def begin(self, state: LoaderState) -> Any:
+        return 7
+
+
+def test_a_state_keeps_what_each_extra_of_the_run_keeps_and_what_none_asks_for_ends_with_a_warning(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, saved = taken(dataset_of(data), 5)
+    state = LoaderState.from_dict(saved)
+    assert begun(state, [Odd(), Other()]).extras.keys() == {"odd", "other"} and not caplog.messages
+    monkeypatch.setattr(extras.EXTRAS, "find", lambda name: Odd)
+    in_lanes_alone = dataclasses.replace(state, extras={})
+    for one in (state, in_lanes_alone):
+        caplog.clear()
+        now = begun(one, [Other()])
+        assert now.extras.keys() == {"other"} and not any("extras" in lane for lane in now.lanes.values())
+        assert "extras.odd: the state has it and this run does not ask for it: it ends here" in caplog.text
+    monkeypatch.setattr(Odd, "version", 4)
+    with pytest.raises(StateError, match=r"^extras\.odd: version 3, which .* knows version 4"):
+        begun(in_lanes_alone, [Other()])
 
 
 def test_an_extra_that_leaves_nothing_out_is_not_asked_about_draws(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

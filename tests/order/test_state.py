@@ -71,6 +71,48 @@ def test_every_difference_is_named() -> None:
     with pytest.raises(StateError, match="another order"):
         state(0).check(FINGERPRINT | {"sources": [["bb", "pages"], ["aa", "photos"]]})
     state(0).check(FINGERPRINT | {"sources": [["aa", "moved/photos"], ["bb", "pages"]]})
+    with pytest.raises(StateError, match="repeat: the state has None, this run has False"):
+        state(0).check(FINGERPRINT | {"repeat": False})
+
+
+@pytest.mark.parametrize(
+    ("saved", "run", "differing"),
+    [
+        ({"aa": 2, "bb": 3}, {"aa": 2, "bb": 3}, set()),
+        ({"aa": 2, "bb": 3}, {"aa": 2}, {"sources"}),
+        ({"aa": 2, "bb": 3}, {"aa": 4}, {"sources", "epochs_of_sources"}),
+        ({"aa": 2}, {"aa": 2, "cc": 9}, {"sources"}),
+        ({"bb": 3}, None, {"sources"}),
+    ],
+)
+def test_what_is_told_by_source_is_compared_for_the_sources_that_both_runs_have(
+    saved: dict[str, int], run: dict[str, int] | None, differing: set[str]
+) -> None:
+    """A source that is gone or new is one difference."""
+    before = dataclasses.replace(state(0), fingerprint=FINGERPRINT | {"epochs_of_sources": saved})
+    labels = {"aa": "photos"} if run != saved else {"aa": "photos", "bb": "pages"}
+    labels |= {key: "books" for key in run or {} if key == "cc"}
+    after = FINGERPRINT | {"sources": [[*source] for source in labels.items()]}
+    after |= {} if run is None else {"epochs_of_sources": run}
+    assert {name for name, _ in before.differences(after)} == differing
+
+
+@pytest.mark.parametrize(
+    ("contents", "differing"),
+    [
+        ({"aa": "keys:1", "bb": "keys:1"}, set()),
+        ({"aa": "keys:2"}, {"contents"}),
+        ({"aa": "columns:2"}, set()),
+        ({"bb": "keys:2"}, set()),
+        (None, set()),
+    ],
+)
+def test_contents_differ_where_both_runs_know_the_same_of_a_source(
+    contents: dict[str, str] | None, differing: set[str]
+) -> None:
+    saved = dataclasses.replace(state(0), fingerprint=FINGERPRINT | {"contents": {"aa": "keys:1"}})
+    run = FINGERPRINT | ({} if contents is None else {"contents": contents})
+    assert {name for name, _ in saved.differences(run)} == differing
 
 
 def test_merging_takes_the_union_of_the_lanes_in_any_order() -> None:
@@ -103,7 +145,8 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
             part.fingerprint |= finite
             if "order" in finite:
                 part.generations = [Generation(4, [[0]])]
-        assert merge_states([part.to_dict() for part in parts])["micro_batch_index"] == 8
+        for order in (parts, parts[::-1]):
+            assert merge_states([part.to_dict() for part in order])["micro_batch_index"] == 8
         parts[1].lanes[3] = parts[1].lanes[3] | {"micro_batches": 4}
         with pytest.raises(StateError, match="state number 1 has handed out 6 micro-batches, state number 0 4"):
             merge_states([part.to_dict() for part in parts])
@@ -120,6 +163,10 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
             r"version 1, .*version 4(?s:.*)from the beginning(?s:.*)the release",
         ),
         (lambda saved: saved | {"version": 99}, "version 99, this release reads version 4"),
+        (lambda saved: saved | {"lanes": ["0"]}, "lanes: .*: expected a dict with a value of each lane"),
+        (lambda saved: saved | {"checksums": {0: 1}}, "checksums: .*: expected a dict with a value of each lane"),
+        (lambda saved: saved | {"lanes": {"0": saved["lanes"]["0"]}}, "lanes.2: missing from the state"),
+        (lambda saved: saved | {"lanes": saved["lanes"] | {"1": {}}}, "lanes.1: not as saved"),
     ],
 )
 def test_what_is_no_state_of_this_format_is_refused(changed: Callable[[Any], Any], told: str) -> None:

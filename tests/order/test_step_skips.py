@@ -1,5 +1,6 @@
 """Indices against a plain list of what is handed out."""
 
+import contextlib
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -33,6 +34,8 @@ def test_steps_become_micro_batches() -> None:
     assert skips is not None
     assert skips.ranges == (SkippedRange(20, 32), SkippedRange(36, 40))
     assert skips.name(skips.ranges[0]) == "skip_steps 5-7 (skip micro-batches 20 to 31)"
+    assert skips.name(skips.ranges[1]) == "skip_steps 9 (skip micro-batches 36 to 39)"
+    assert StepSkips.of_steps(lambda step: step, ["8", "5-7"]) == StepSkips((SkippedRange(5, 9),))
     assert StepSkips.of_steps(lambda step: step, []) is None
 
 
@@ -88,3 +91,16 @@ def test_steps_that_overlap_or_that_ranks_cannot_share_are_refused() -> None:
         skips.check_shared(0, 4)
     with pytest.raises(ConfigError, match="3 data-parallel ranks cannot share the 2 micro-batches"):
         StepSkips((SkippedRange(2, 4),)).check_shared(0, 3)
+
+
+@given(st.integers(0, 12), st.integers(1, 6), st.integers(0, 20), st.integers(1, 4))
+@settings(deadline=None, max_examples=200)
+def test_ranks_share_a_range_if_each_gets_one_of_every_so_many_that_are_handed_out(
+    first: int, size: int, begin: int, world_size: int
+) -> None:
+    skips = StepSkips((SkippedRange(first, first + size),))
+    ahead = [number % world_size for number in handed_out(skips) if number >= begin]
+    turns = zip(*[iter(ahead)] * world_size, strict=False)
+    takes_turns = all(len({*ranks}) == world_size for ranks in turns)
+    with contextlib.nullcontext() if takes_turns else pytest.raises(ConfigError):
+        skips.check_shared(begin, world_size)
