@@ -102,17 +102,25 @@ def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContai
         **{name: value for name, value in options.items() if name in own},
         dataset_kwargs={name: value for name, value in options.items() if name not in own},
     )
-    _check_packs(config)
+    _fit_lengths(config)
     return config
 
 
-def _check_packs(config: ConfigContainer) -> None:
-    """Raise a ConfigError for packs that the model does not take."""
-    if isinstance(config.model, Gemma3VLModelProvider) and config.dataset.packing_buffer_size is not None:
-        raise ConfigError(
-            f"packing_buffer_size={config.dataset.packing_buffer_size}: the attention of Gemma 3 takes no packs; leave "
-            "it out, and set micro_batch_size"
-        )
+def _fit_lengths(config: ConfigContainer) -> None:
+    """Have lengths that the model takes: under pipeline or expert parallelism Bridge wants rows of `seq_length`, unless
+    it knows that there are packs. A ConfigError for packs that the model does not take."""
+    model, dataset = config.model, config.dataset
+    if dataset.packing_buffer_size is not None:
+        if isinstance(model, Gemma3VLModelProvider):
+            raise ConfigError(
+                f"packing_buffer_size={dataset.packing_buffer_size}: the attention of Gemma 3 takes no packs; leave it "
+                "out, and set micro_batch_size"
+            )
+        model._enable_in_batch_packing = True  # as Bridge does for its own packs
+    elif max(model.pipeline_model_parallel_size, model.expert_model_parallel_size) > 1:
+        encoder = dataset.task_encoder
+        if isinstance(encoder, NamedTaskEncoder) and "config" in encoder.init_args:
+            encoder.init_args["config"].setdefault("pad_to_max_length", True)
 
 
 def _set_sizes(sections: Mapping[str, Any], given: Mapping[str, int | None], recipe: Path) -> None:
@@ -160,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
     else:
         config = with_data(theirs(), given.data)
     config = with_overrides(config, given.overrides, given.config_file)
-    _check_packs(config)
+    _fit_lengths(config)
     return config
 
 

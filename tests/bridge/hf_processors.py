@@ -77,7 +77,7 @@ def make_processor(family: str) -> Any:
     made = hf.PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=_NAMES[family], **named)
     made.add_special_tokens({"additional_special_tokens": _TURNS[family]}, replace_extra_special_tokens=False)
     if family == "gemma3":
-        images = hf.Gemma3ImageProcessor(size={"height": TILE, "width": TILE})
+        images = hf.Gemma3ImageProcessorPil(size={"height": TILE, "width": TILE})
         return hf.Gemma3Processor(images, made, image_seq_length=4, chat_template=GEMMA3_TEMPLATE)
-    images = hf.PixtralImageProcessor(size={"longest_edge": 4 * TILE}, patch_size={"height": PATCH, "width": PATCH})
+    images = hf.PixtralImageProcessorPil(size={"longest_edge": 4 * TILE}, patch_size={"height": PATCH, "width": PATCH})
     return hf.PixtralProcessor(images, made, patch_size=PATCH, spatial_merge_size=2, chat_template=MINISTRAL3_TEMPLATE)

@@ -165,6 +165,17 @@ def test_packs_are_refused_for_gemma_3(write: Any) -> None:
             vlm.main(arguments)
 
 
+def test_stages_of_a_pipeline_know_that_packs_have_several_lengths(write: Any) -> None:
+    for settings, is_variable in (("  packing_buffer_size: 8\n", True), ("", False)):
+        config = vlm.main([RECIPE, "--data", write(settings), "model.pipeline_model_parallel_size=2"])
+        config.model.finalize()
+        assert config.model.variable_seq_lengths is is_variable
+        config.dataset.finalize()
+        train, _, _ = get_dataset_provider(config.dataset)([8, 0, 0], config.dataset, tiny_tokenizer(FAMILY))
+        lengths = {next(train)["input_ids"].shape[1] for _ in range(4)}
+        assert (lengths == {config.model.seq_length}) is not is_variable
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_on_its_data_and_resumes_with_the_same_losses(name: str, tmp_path: Path) -> None:
     data = str(write_conversations(tmp_path / "conversations"))
