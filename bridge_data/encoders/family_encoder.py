@@ -338,9 +338,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         if self._pixels == "uint8":
             return cast(ProcessedFamily, self.family).collected(rows)
         media = self.family.batch(rows)
-        if self._pixels == "bfloat16":
-            media |= {name: media[name].to(torch.bfloat16) for name in PIXELS if name in media}
-        return media
+        return in_bfloat16(media) if self._pixels == "bfloat16" else media
 
     def _check_template(self) -> None:
         """Find a missing chat template now, rather than in a worker."""
@@ -450,6 +448,11 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_piece_ids": {}}
+
+
+def in_bfloat16(media: Media) -> Media:
+    """The media with pixel values in bfloat16."""
+    return media | {name: media[name].to(torch.bfloat16) for name in PIXELS if name in media}
 
 
 def text_encoder(

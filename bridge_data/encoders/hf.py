@@ -6,7 +6,6 @@ buffer holds pixel values, not files. For families that `bridge_data.encoders` k
 batches with less memory, and does less work for samples that are skipped.
 """
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +23,8 @@ from bridge_data.encoders.chat import (
 )
 from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
-from bridge_data.encoders.family_encoder import ConversationTaskEncoder
+from bridge_data.encoders.family_encoder import ConversationTaskEncoder, in_bfloat16
+from bridge_data.encoders.pretrained import open_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
@@ -45,7 +45,8 @@ _QWEN_PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor
 
 
 class HFTaskEncoder(ConversationTaskEncoder):
-    """Conversations to the batches of `processor`, which gets `processor_options` with each call.
+    """Conversations to the batches of `processor` (or its folder or hub id), which gets `processor_options` with each
+    call.
 
     Outputs with one number for each token (such as `mm_token_type_ids`) are cut and padded with the tokens; all others
     are media. A sequence longer than `seq_length` is cut as in `FamilyTaskEncoder`. Samples that take more than
@@ -56,6 +57,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
             becomes.
     """
 
+    _pixel_types = ("float32", "bfloat16")
+
     def __init__(
         self,
         processor: Any,
@@ -64,12 +67,16 @@ class HFTaskEncoder(ConversationTaskEncoder):
         seq_length: int = SEQ_LENGTH,
         processor_options: Mapping[str, Any] | None = None,
     ) -> None:
+        processor = open_processor(processor)
         tokenizer = getattr(processor, "tokenizer", None)
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
                 f"HFTaskEncoder(processor={type(processor).__name__}): expected a processor of transformers with a "
                 "fast tokenizer, such as AutoProcessor.from_pretrained(...); for a tokenizer alone see text_encoder"
             )
+        kinds = {kind.__name__ for kind in type(processor).__mro__}
+        self._is_qwen = not kinds.isdisjoint(_QWEN_PROCESSORS)
+        self._pack_pad_id = 0 if self._is_qwen else None
         super().__init__(tokenizer, config, seq_length)
         if self.config.policies.overlong == "split":
             raise ConfigError(
@@ -82,8 +89,6 @@ class HFTaskEncoder(ConversationTaskEncoder):
         self._renderer = processor if getattr(processor, "chat_template", None) else tokenizer
         self.chat_template = chat_template_of(self._renderer, template)
         self.image_token = getattr(processor, "image_token", None)
-        kinds = {kind.__name__ for kind in type(processor).__mro__}
-        self._is_qwen = not kinds.isdisjoint(_QWEN_PROCESSORS)
         self._by_rows: frozenset[str] = frozenset()
         self._by_rows = self._probe()
 
@@ -106,7 +111,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         some = next((row for row in rows if row), {})
         for name in sorted(self._by_rows & some.keys()):
             media[name] = pad_sequence([row.get(name, some[name][:0]) for row in rows], batch_first=True)
-        return media
+        return in_bfloat16(media) if self._pixels == "bfloat16" else media
 
     def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, MarkedTokens, Media, dict[str, Tensor]]:
         """The tokens that fit, all tokens, media, and tensors with one number for each token that fits."""
@@ -157,32 +162,46 @@ class HFTaskEncoder(ConversationTaskEncoder):
             images_kwargs={"return_tensors": "pt"},
             **self.processor_options,
         )
+        made = {**made, **{name: torch.as_tensor(made[name]).tolist() for name in ("input_ids", "offset_mapping")}}
         if images and self.image_token is not None and "text_replacement_offsets" not in made:
             made = {**made, "text_replacement_offsets": [self._replacements(text, made)]}
         return made
 
     def _replacements(self, text: str, made: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What replaced each image token, if the processor does not report it, as in older versions of transformers
-        (5.12). It is known if an image becomes a run of its token. A KeyError otherwise."""
-        token = str(self.image_token)
-        number = self.tokenizer.convert_tokens_to_ids(token)
-        pairs = zip(made["input_ids"][0], made["offset_mapping"][0], strict=True)
-        runs = [
-            [offset for _, offset in run]
-            for is_image, run in itertools.groupby(pairs, lambda pair: pair[0] == number)
-            if is_image
-        ]
+        (5.12): a run of tokens of images, and around it the same characters for each. A KeyError otherwise."""
+        token, matches = str(self.image_token), list(re.finditer(re.escape(str(self.image_token)), text))
+        ids, offsets = made["input_ids"][0], made["offset_mapping"][0]
+        runs = self._image_runs(ids, offsets)
+        grown = max(end for _, end in offsets) - len(text) - sum(end - start for start, end in runs)
+        around, rest = divmod(grown + len(token) * len(matches), max(len(matches), 1))
+        before = runs[0][0] - matches[0].start() if matches and runs else 0
         replaced: list[dict[str, Any]] = []
         grown = 0
-        for match, run in zip(re.finditer(re.escape(token), text), runs, strict=False):
-            start, end = run[0][0], run[-1][1]
-            if start == match.start() + grown:
-                span, becomes = match.span(), token * len(run)
-                replaced.append({"span": span, "text": token, "new_span": (start, end), "replacement": becomes})
-                grown = end - match.end()
-        if not len(replaced) == len(runs) == text.count(token):
+        for match, (start, end) in zip(matches, runs, strict=False):
+            if start != match.start() + grown + before:
+                break
+            new = start - before, end + around - before
+            becomes = " " * (new[1] - new[0])
+            replaced.append({"span": match.span(), "text": token, "new_span": new, "replacement": becomes})
+            grown = new[1] - match.end()
+        if rest or not 0 <= before <= around or not len(replaced) == len(runs) == len(matches):
             raise KeyError("text_replacement_offsets")
         return replaced
+
+    def _image_runs(self, ids: Sequence[int], offsets: Sequence[Span]) -> list[Span]:
+        """The ranges of characters of consecutive tokens of images; an image ends with its end token, if it has one."""
+        names = (getattr(self.processor, "image_token", None), getattr(self.processor, "image_break_token", None))
+        last = getattr(self.processor, "image_end_token", None)
+        own = {self.tokenizer.convert_tokens_to_ids(name) for name in (*names, last) if name is not None}
+        end_id = None if last is None else self.tokenizer.convert_tokens_to_ids(last)
+        runs: list[Span] = []
+        is_open = False
+        for number, (start, end) in zip(ids, offsets, strict=True):
+            if number in own:
+                runs[-1:] = [(runs[-1][0], end)] if is_open else [*runs[-1:], (start, end)]
+            is_open = number in own and number != end_id
+        return runs
 
     def _sorted(self, made: Mapping[str, Any], length: int) -> tuple[Media, dict[str, Tensor]]:
         """The outputs of the processor without the tokens: media, and tensors with one number for each token."""
@@ -203,15 +222,23 @@ class HFTaskEncoder(ConversationTaskEncoder):
         if self.image_token is None or getattr(self.processor, "image_processor", None) is None:
             return frozenset()
         images = [Image.new("RGB", (48, 32)), Image.new("RGB", (32, 64))]
-        try:
-            made = self._call(f"{self.image_token} {self.image_token}", images, True)
-            replaced = made["text_replacement_offsets"][0]
-        except (KeyError, TypeError) as error:
+        # What a template writes for an image, which of Gemma 3 is another token before transformers 5.23.
+        written = dict.fromkeys((self.image_token, getattr(self.processor, "boi_token", None) or self.image_token))
+        failed: Exception | None = None
+        for token in written:
+            self.image_token = token
+            try:
+                made = self._call(f"{token} {token}", images, True)
+                replaced = made["text_replacement_offsets"][0]
+                break
+            except (KeyError, TypeError, ValueError) as error:
+                failed = failed or error
+        else:
             raise ConfigError(
                 f"HFTaskEncoder(processor={type(self.processor).__name__}): it does not say what it makes of an image "
-                f"({type(error).__name__}: {error}); expected a processor that takes "
+                f"({type(failed).__name__}: {failed}); expected a processor that takes "
                 "return_offsets_mapping and return_text_replacement_offsets, as those of transformers 5.23 do"
-            ) from error
+            ) from failed
         media, _ = self._sorted(made, len(made["input_ids"][0]))
         return frozenset(name for name, value in media.items() if len(value) == 1 < len(replaced) and value.ndim > 2)
 

@@ -41,6 +41,15 @@ def open_image_processor(given: Any) -> Any:
     return _open("AutoImageProcessor", "image_processor", given)
 
 
+def open_processor(given: Any) -> Any:
+    """The processor in the folder or with the hub id `given`; an object is returned unchanged.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read without running code in its folder.
+    """
+    return _open("AutoProcessor", "processor", given)
+
+
 def _open(auto_class: str, argument: str, given: Any) -> Any:
     if not isinstance(given, str | Path):
         return given

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from megatron.bridge import recipes
+from megatron.bridge.models.gemma_vl.gemma3_vl_provider import Gemma3VLModelProvider
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.finetune import finetune
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
@@ -34,7 +35,12 @@ logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[2] / "configs"
 QWEN25_VL = CONFIGS / "qwen2_5_vl.yaml"
 
-FAMILIES = {"qwen25_vl_": QWEN25_VL, "qwen3_vl_": CONFIGS / "qwen3_vl.yaml"}
+FAMILIES = {
+    "qwen25_vl_": QWEN25_VL,
+    "qwen3_vl_": CONFIGS / "qwen3_vl.yaml",
+    "gemma3_vl_": CONFIGS / "gemma3.yaml",
+    "ministral3_": CONFIGS / "ministral3.yaml",
+}
 """What the names of a family's recipes begin with, and the YAML of their data."""
 
 
@@ -66,7 +72,7 @@ def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContai
     `vlm_step`.
 
     Raises:
-        ConfigError: for a setting that has no effect under Bridge.
+        ConfigError: for a setting that has no effect under Bridge, or that the model does not take.
     """
     data = DataConfig.read(recipe)
     named = cast("dict[str, Any] | None", data.task_encoder)
@@ -96,7 +102,25 @@ def with_data(config: ConfigContainer, recipe: Path = QWEN25_VL) -> ConfigContai
         **{name: value for name, value in options.items() if name in own},
         dataset_kwargs={name: value for name, value in options.items() if name not in own},
     )
+    _fit_lengths(config)
     return config
+
+
+def _fit_lengths(config: ConfigContainer) -> None:
+    """Have lengths that the model takes: under pipeline or expert parallelism Bridge wants rows of `seq_length`, unless
+    it knows that there are packs. A ConfigError for packs that the model does not take."""
+    model, dataset = config.model, config.dataset
+    if dataset.packing_buffer_size is not None:
+        if isinstance(model, Gemma3VLModelProvider):
+            raise ConfigError(
+                f"packing_buffer_size={dataset.packing_buffer_size}: the attention of Gemma 3 takes no packs; leave it "
+                "out, and set micro_batch_size"
+            )
+        model._enable_in_batch_packing = True  # as Bridge does for its own packs
+    elif max(model.pipeline_model_parallel_size, model.expert_model_parallel_size) > 1:
+        encoder = dataset.task_encoder
+        if isinstance(encoder, NamedTaskEncoder) and "config" in encoder.init_args:
+            encoder.init_args["config"].setdefault("pad_to_max_length", True)
 
 
 def _set_sizes(sections: Mapping[str, Any], given: Mapping[str, int | None], recipe: Path) -> None:
@@ -143,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
         parser.error(f"{given.recipe} has no data here: --data my.yaml")
     else:
         config = with_data(theirs(), given.data)
-    return with_overrides(config, given.overrides, given.config_file)
+    config = with_overrides(config, given.overrides, given.config_file)
+    _fit_lengths(config)
+    return config
 
 
 if __name__ == "__main__":

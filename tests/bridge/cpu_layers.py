@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.layers import RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from torch import Tensor
 
 
@@ -44,3 +46,15 @@ def decoder_layer(**settings: Any) -> Any:
     layer = get_gpt_layer_local_spec(normalization="RMSNorm", **settings)
     layer.submodules.self_attention.submodules.core_attention = CpuAttention
     return layer
+
+
+class RowParallelLinearNorm(RowParallelLinear):
+    """A layer with a norm after it, as those of Gemma 3 that write to the residual."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **options: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **options)
+        self.post_layernorm = WrappedTorchNorm(config, output_size)
+
+    def forward(self, input_: Tensor) -> tuple[Tensor, Any]:
+        output, bias = super().forward(input_)
+        return self.post_layernorm(output), bias

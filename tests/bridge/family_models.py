@@ -4,18 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers as hf
 from megatron.bridge import AutoBridge
+from megatron.bridge.models.gemma import gemma3_provider
+from megatron.bridge.models.gemma_vl import modeling_gemma3_vl
 from megatron.bridge.models.qwen_vl import qwen3_vl_provider
 from megatron.bridge.models.qwen_vl.modelling_qwen3_vl import model as qwen3_vl
 from megatron.core.models.vision.vit_layer_specs import get_vit_layer_with_local_spec
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
 from tests.bridge import qwen_model
-from tests.bridge.cpu_layers import CpuAttention, decoder_layer
+from tests.bridge.cpu_layers import CpuAttention, RowParallelLinearNorm, decoder_layer
+from tests.bridge.hf_processors import make_processor
 from tests.bridge.qwen_model import FUSIONS
 from tests.bridge.run_parts import SEQ_LENGTH
-from tests.tiny_models.parts import tiny_image_processor, tiny_model, tiny_tokenizer
+from tests.tiny_models.parts import PATCH, TILE, tiny_image_processor, tiny_model, tiny_tokenizer
 
 
 def make_provider(family: str) -> Any:
@@ -40,16 +47,50 @@ def make_provider(family: str) -> Any:
 
 def make_config(family: str) -> Any:
     """The config of the model of transformers."""
+    if family in _CONFIGS:
+        return _CONFIGS[family](make_processor(family).tokenizer)
     made = tiny_model(family, tiny_tokenizer(family))
     made.config.architectures = [type(made).__name__]
     return made.config
 
 
 def save_parts(family: str, folder: str, checkpoint: str) -> None:
-    """Write the tokenizer and the image processor to `folder`, and the config to that of a `checkpoint`."""
-    for part in (tiny_tokenizer(family), tiny_image_processor(family)):
+    """Write the tokenizer and the processor to `folder`, and the config to that of a `checkpoint`."""
+    own = family in _CONFIGS
+    for part in [make_processor(family)] if own else [tiny_tokenizer(family), tiny_image_processor(family)]:
         part.save_pretrained(folder)
     make_config(family).save_pretrained(checkpoint)
+
+
+_SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 16}
+_DECODER = _SIZES | {"num_hidden_layers": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+_TOWER = _SIZES | {"num_hidden_layers": 1, "patch_size": PATCH}
+
+
+def _gemma3_config(tokenizer: Any) -> Any:
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(getattr(tokenizer, f"{name}_token")) for name in ("image", "boi", "eoi")
+    }
+    return hf.Gemma3Config(
+        architectures=["Gemma3ForConditionalGeneration"],
+        text_config=_DECODER | {"vocab_size": len(tokenizer), "sliding_window": 24, "query_pre_attn_scalar": 16},
+        vision_config=_TOWER | {"image_size": TILE},
+        mm_tokens_per_image=4,
+        **{f"{name}_token_index": number for name, number in ids.items()},
+    )
+
+
+def _ministral3_config(tokenizer: Any) -> Any:
+    return hf.Mistral3Config(
+        architectures=["Mistral3ForConditionalGeneration"],
+        text_config=_DECODER | {"model_type": "ministral3", "vocab_size": len(tokenizer)},
+        vision_config=_TOWER | {"model_type": "pixtral", "image_size": 4 * TILE},
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+        spatial_merge_size=2,
+    )
+
+
+_CONFIGS: dict[str, Callable[[Any], Any]] = {"gemma3": _gemma3_config, "ministral3": _ministral3_config}
 
 
 def _qwen3_vl(provider: Any) -> None:
@@ -67,5 +108,33 @@ def _qwen3_vl(provider: Any) -> None:
     qwen3_vl.TEColumnParallelLinear, qwen3_vl.TERowParallelLinear = ColumnParallelLinear, RowParallelLinear
 
 
-_ON_CPU: dict[str, Callable[[Any], None]] = {"qwen3_vl": _qwen3_vl}
+def _gemma3(provider: Any) -> None:
+    def layer(config: Any) -> Any:
+        made = decoder_layer(qk_layernorm=True)
+        attention = made.submodules.self_attention
+        attention.module = gemma3_provider.Gemma3SelfAttention
+        attention.params["attn_mask_type"] = AttnMaskType.no_mask
+        attention.submodules.linear_proj = RowParallelLinearNorm
+        layers = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinearNorm)
+        made.submodules.mlp = ModuleSpec(module=MLP, submodules=layers)
+        return made
+
+    modeling_gemma3_vl.TENorm = WrappedTorchNorm
+    provider.transformer_layer_spec = layer
+    provider.interleaved_attn_pattern = (1, 1)
+    for config in (provider, provider.vision_projector_config):
+        config.layernorm_zero_centered_gamma = False
+    projector = provider.vision_projector_config
+    projector.image_size, projector.patch_dim, projector.tokens_per_image = TILE, PATCH, 4
+
+
+def _ministral3(provider: Any) -> None:
+    provider.transformer_layer_spec = lambda config: decoder_layer()
+
+
+_ON_CPU: dict[str, Callable[[Any], None]] = {
+    "qwen3_vl": _qwen3_vl,
+    "gemma3": _gemma3,
+    "ministral3": _ministral3,
+}
 """What changes a provider, and the modules of Bridge that it uses, for a CPU."""

@@ -10,6 +10,10 @@ _QWEN = """
     class_path: bridge_data.encoders.QwenVLTaskEncoder
     init_args: {{family: {{class_path: bridge_data.encoders.{}}}}}"""
 
+_ANY = """
+    class_path: bridge_data.encoders.HFTaskEncoder
+    init_args: {{processor: parts, config: {}}}"""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tried:
@@ -33,5 +37,18 @@ RECIPES = {
     ),
     "qwen3_vl_8b_sft_config": Tried(
         family="qwen3_vl", checkpoint="Qwen/Qwen3-VL-8B-Instruct", encoder=_QWEN.format("Qwen3VL")
+    ),
+    "gemma3_vl_4b_sft_config": Tried(
+        family="gemma3",
+        checkpoint="google/gemma-3-4b-it",
+        encoder=_ANY.format("{pixels: bfloat16, pad_to_multiple_of: 16}"),
+        buffer="null",
+        settings="  micro_batch_size: 2\n",
+    ),
+    "ministral3_3b_sft_config": Tried(
+        family="ministral3",
+        checkpoint="mistralai/Ministral-3-3B-Instruct-2512",
+        encoder=_ANY.format("{pad_to_multiple_of: 4}"),
+        settings="",
     ),
 }

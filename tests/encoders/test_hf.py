@@ -6,6 +6,7 @@ import torch
 
 from bridge_data import ConfigError, SkipSample
 from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, HFTaskEncoder, SamplePolicies
+from tests.bridge import hf_processors
 from tests.encoders.parts import CASES, draw_talk, make_tokenizer, of_transformers
 from tests.encoders.qwen_parts import make_processor
 
@@ -56,9 +57,13 @@ def silent(processor: Any) -> Any:
     return made
 
 
+PROCESSORS = {"qwen2_5_vl": make_processor, "gemma3": hf_processors.make_processor}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("seq_length", [60, 2048])
-def test_runs_of_image_tokens_are_found_without_the_help_of_the_processor(seq_length: int) -> None:
-    processor = make_processor("qwen2_5_vl")
+def test_runs_of_image_tokens_are_found_without_the_help_of_the_processor(seq_length: int, name: str) -> None:
+    processor = PROCESSORS[name](name)
     encoders = [HFTaskEncoder(each, seq_length=seq_length) for each in (processor, silent(processor))]
     num_cut = 0
     for seed in range(12):
