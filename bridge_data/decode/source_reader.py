@@ -201,7 +201,7 @@ class SingleSourceReader(SourceReader):
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         if self._make is not None:
             return self._made(self._make, raw)
-        key = self._key(raw)
+        key, origin = self._key(raw), raw.origin
         sources = (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
         stored = raw.parts
@@ -212,7 +212,7 @@ class SingleSourceReader(SourceReader):
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
-            parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
+            parts[part] = content if handler is None else decode_part(handler, content, origin, part)
         if IMAGE_WARNINGS:
             log_image_warnings(raw.full_key)
         if self._crude:
