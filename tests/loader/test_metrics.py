@@ -269,12 +269,23 @@ def test_the_wait_is_that_of_the_slower_of_the_two(path: Path) -> None:
     assert 0 < slow_trainer.samples_per_s <= 10
 
 
+@pytest.mark.parametrize("multiplier", [1, 3, -1, None])
+def test_epochs_are_counted_alike_however_many_are_shuffled_together(tmp_path: Path, multiplier: int | None) -> None:
+    settings = {"batch_size": 2, "num_lanes": 1, "max_samples_per_sequence": 4}
+    dataset = train_dataset(write_texts(tmp_path / "texts", 40), shuffle_over_epochs_multiplier=multiplier, **settings)
+    with get_savable_loader(dataset) as loader:
+        for number, _ in zip(range(1, 201), loader, strict=False):
+            assert [*loader.metrics().epochs.values()] == [pytest.approx(number / 20)]
+
+
 def test_an_interval_has_what_came_in_it() -> None:
-    before = LoaderMetrics(elapsed_s=2, wait_s=1, samples=10, skipped={"encode_sample": 2})
-    now = LoaderMetrics(elapsed_s=6, wait_s=2, samples=30, skipped={"encode_sample": 2, "batch": 1}, epochs={"a": 0.5})
+    before = LoaderMetrics(elapsed_s=2, wait_s=1, samples=10, skipped={"encode_sample": 2}, others={"hits": 3})
+    skipped, others = {"encode_sample": 2, "batch": 1}, {"hits": 5, "misses": 1}
+    now = LoaderMetrics(elapsed_s=6, wait_s=2, samples=30, skipped=skipped, others=others, epochs={"a": 0.5})
     interval = now.since(before)
     assert (interval.samples, interval.samples_per_s, interval.wait_share) == (20, 5, 0.25)
     assert (interval.skipped, interval.epochs) == ({"batch": 1}, {"a": 0.5})
+    assert interval.others == {"hits": 2, "misses": 1}
 
 
 def test_ranks_add_up() -> None:
@@ -286,6 +297,7 @@ def test_ranks_add_up() -> None:
     assert (both.samples_per_s, both.skipped, both.epochs) == (8, {"batch": 1}, {"a": 0.75, "b": 2.0})
     assert (both.slowest, both.trainer_bytes) == (slow, 5)
     assert slow.shard == "b"
+    assert (both.values()["slowest_sample_s"], "slowest_sample_s" in one.values()) == (2, False)
 
 
 def test_a_profile_of_torch_has_the_stages_and_the_same_batches(path: Path) -> None:
