@@ -42,6 +42,13 @@ def test_it_never_ends_and_iterating_it_goes_on(path: Path) -> None:
         loader.restore_state({"micro_batch_index": 3})
 
 
+def test_what_is_called_before_the_first_batch_is_called_once(path: Path) -> None:
+    called: list[int] = []
+    loader = EnergonDataloader(make_loader(path).dataloader, before_first=lambda: called.append(loader.num_draws))
+    draw(loader, 3)
+    assert (called, loader.num_draws, loader.num_handed_out_before) == ([0], 3, 0)
+
+
 def test_finite_data_begins_again_also_when_it_was_saved_at_its_end(path: Path) -> None:
     loader = make_loader(path, repeat=False)
     epoch = draw(loader, 24)
@@ -149,6 +156,7 @@ def test_a_pass_has_every_sample_once_in_order_wherever_the_last_one_stopped(pat
     assert take(loader, 99) == EXPECTED
     assert take(loader, 2) == EXPECTED[:2]
     assert take(loader, 99) == EXPECTED
+    assert take(validation_loader(path, cyclic=False, eval_batches=2), 99) == EXPECTED
     cyclic = validation_loader(path, cyclic=True)
     assert draw(cyclic, 7) == EXPECTED + EXPECTED[:2]
     cyclic.restart()
@@ -166,7 +174,8 @@ def test_a_cyclic_one_restarts_by_itself_after_so_many_draws(path: Path, eval_ba
 
 
 def test_a_rank_without_any_batch_gets_none_or_an_error_but_never_an_endless_loop(path: Path) -> None:
-    assert list(validation_loader(path, cyclic=False, world_size=2, batch_size=100)) == []
+    empty = validation_loader(path, cyclic=False, world_size=2, batch_size=100)
+    assert list(empty) == [] and empty, "a loader without batches is a loader"
     with pytest.raises(DatasetError, match="no batch for data-parallel rank 1 of 2"):
         next(validation_loader(path, cyclic=True, world_size=2, batch_size=100))
 
