@@ -101,3 +101,9 @@ def test_settings_by_name_are_assigned_or_given_back() -> None:
     assert assign(frozen, {"patch": 3}) == {"patch": 3}
     assert assign(kept, dataclasses.asdict(kept)) == kept  # all of them
     assert frozen == MultiModalSampleConfig(patch_size=16, policies=kept)
+
+
+def test_lists_stay_lists_and_a_mapping_is_set_where_no_dataclass_is() -> None:
+    kind = dataclasses.make_dataclass("Media", [("kinds", tuple), ("names", list), ("sizes", dict)], frozen=True)
+    opened = assign(kind(("a",), ["b"], {}), {"kinds": ["c"], "names": ["d"], "sizes": {"e": 1}})
+    assert settled(opened, "x") == kind(("c",), ["d"], {"e": 1})
