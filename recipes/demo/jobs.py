@@ -9,7 +9,6 @@ import ctypes
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -63,7 +62,7 @@ def run_job(
     folder.mkdir(parents=True, exist_ok=True)
     launcher = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={num_ranks}", "--monitor-interval=0.1"]
     launcher += [f"--log-dir={folder / RANKS}", "--redirects=3"]
-    rendezvous = ["--master-addr=127.0.0.1", f"--master-port={_free_port()}"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]  # 0: a free port
     with (folder / LAUNCHER_LOG).open("ab") as log:
         job = subprocess.Popen(
             [sys.executable, *launcher, *rendezvous, "-m", module, *arguments],
@@ -135,13 +134,6 @@ def end_descendants(but: Set[psutil.Process] = frozenset()) -> None:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(left, timeout=2.0)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _report(folder: Path, what: str) -> str:
