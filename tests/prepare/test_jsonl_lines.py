@@ -101,7 +101,9 @@ def test_a_byte_order_mark_is_passed_over_in_place(tmp_path: Path, blank: bytes)
 
 
 @pytest.mark.parametrize(
-    ("packed", "fix"), [(gzip.compress(b'{"a": 1}'), "gunzip -k"), ('{"a": 1}'.encode("utf-16"), "iconv -f UTF-16")]
+    ("packed", "fix"),
+    [(gzip.compress(b'{"a": 1}'), "gunzip -k"), ('{"a": 1}'.encode("utf-16"), "iconv -f UTF-16")],
+    ids=["gzip", "UTF-16"],
 )
 def test_what_is_compressed_or_no_utf8_is_told_with_the_command(tmp_path: Path, packed: bytes, fix: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(packed)
