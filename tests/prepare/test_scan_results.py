@@ -193,6 +193,7 @@ def counting_scans(step: int, root: Path) -> None:
     killed_at(step, partial(prepare_by_ratio, root), (scan_results, "scan_shard"))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_killed_twenty_times_and_resumed_the_files_are_the_same(tmp_path: Path) -> None:
     write_shards(tmp_path / "one", num_shards=400, samples_per_shard=2)

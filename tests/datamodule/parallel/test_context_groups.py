@@ -79,7 +79,7 @@ def holders_of(groups: Any) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("num_workers", "multiple"), [(0, 1), (1, 4)])
+@pytest.mark.parametrize(("num_workers", "multiple"), [(0, 1), pytest.param(1, 4, marks=pytest.mark.slow)])
 def test_each_rank_has_what_the_groups_of_all_say_and_no_more(texts: Path, num_workers: int, multiple: int) -> None:
     loaders, num_shared = of_ranks(texts, num_workers=num_workers, multiple=multiple), 0
     for step in steps_of(loaders, 4):

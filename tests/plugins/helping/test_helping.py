@@ -135,7 +135,9 @@ def taken(loader: SavableDataLoader, num: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "encoder", [Slow(), Drawing(), Several(), Packed()], ids=lambda encoder: type(encoder).__name__
+    "encoder",
+    [Slow(), Drawing(), Several(), pytest.param(Packed(), marks=pytest.mark.slow)],
+    ids=lambda encoder: type(encoder).__name__,
 )
 def test_the_stream_its_states_and_counts_are_those_of_one_process(
     encoder: Any, texts: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,6 +205,7 @@ class SlowTexts(planned_packs.Encoder):
         return super().encode_sample(sample)
 
 
+@pytest.mark.slow
 def test_members_of_planned_packs_come_from_peers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned_packs.write_measured(tmp_path, 900, skipped=range(0, 900, 70))
 

@@ -181,7 +181,7 @@ def test_offline_nothing_is_read_and_the_setting_is_named(hub: HubServer) -> Non
     assert said.startswith(f"{data.url}: HF_HUB_OFFLINE is set") and len(hub.requests) == before
 
 
-@pytest.mark.parametrize("fault", [429, 503, "cut", "hang", "trickle"])
+@pytest.mark.parametrize("fault", [429, 503, "cut", "hang", pytest.param("trickle", marks=pytest.mark.slow)])
 def test_transient_faults_pass_and_one_that_stays_is_named(
     hub: HubServer, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_worker_killed_in_the_middle_of_a_write_changes_nothing(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["ended", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("ended", marks=pytest.mark.slow), "killed"])
 def test_nothing_outlives_a_run_but_what_the_next_one_removes(job: Path, tmp_path: Path, how: str) -> None:
     cache = tmp_path / "cache"
     command = [sys.executable, "-m", "tests.task.stores.cached_job", str(job), str(cache), how]
