@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import transformers as hf
 from megatron.bridge import AutoBridge
 from megatron.bridge.models.gemma import gemma3_provider
@@ -20,8 +19,6 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from tests.bridge import qwen_model
 from tests.bridge.cpu_layers import CpuAttention, RowParallelLinearNorm, decoder_layer
 from tests.bridge.hf_processors import make_processor
-from tests.bridge.qwen_model import FUSIONS
-from tests.bridge.run_parts import SEQ_LENGTH
 from tests.tiny_models.parts import PATCH, TILE, tiny_image_processor, tiny_model, tiny_tokenizer
 
 
@@ -30,17 +27,7 @@ def make_provider(family: str) -> Any:
     if family == "qwen2_5_vl":
         return qwen_model.make_provider()
     provider = AutoBridge.from_hf_config(make_config(family)).to_megatron_provider(load_weights=False)
-    settings = {
-        "seq_length": SEQ_LENGTH,
-        "calculate_per_token_loss": True,
-        "variable_seq_lengths": True,
-        "moe_token_dispatcher_type": "alltoall",  # the only one that allows variable lengths, used or not
-        **dict.fromkeys(("bf16", "fp16", *FUSIONS), False),
-        **dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32),
-    }
-    for name, value in settings.items():
-        assert hasattr(provider, name)
-        setattr(provider, name, value)
+    qwen_model.set_for_cpu(provider, {})
     _ON_CPU[family](provider)
     return provider
 

@@ -5,6 +5,7 @@ Only its attention is that of the demo: it takes the bounds of packed sequences,
 Transformer Engine.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,23 +37,31 @@ def make_original() -> Any:
     return made
 
 
+def set_for_cpu(provider: Any, more: Mapping[str, Any]) -> None:
+    """Set what a tiny model on the CPU needs of Bridge's provider, and `more`."""
+    settings = {
+        "seq_length": SEQ_LENGTH,
+        "calculate_per_token_loss": True,
+        "variable_seq_lengths": True,
+        "moe_token_dispatcher_type": "alltoall",  # the only one that allows variable lengths, used or not
+        **dict.fromkeys(("bf16", "fp16", *FUSIONS), False),
+        **dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32),
+        **more,
+    }
+    for name, value in settings.items():
+        assert hasattr(provider, name)
+        setattr(provider, name, value)
+
+
 def make_provider() -> Qwen25VLModelProvider:
     """Bridge's provider of that model, whose sizes and tokens Bridge reads from its config."""
     config = make_original().config
     provider = AutoBridge.from_hf_config(config).to_megatron_provider(load_weights=False)
     settings = {
         "transformer_layer_spec": layers,
-        "seq_length": SEQ_LENGTH,
         "mrope_section": config.get_text_config().rope_parameters["mrope_section"],  # Bridge has that of whole models
-        "calculate_per_token_loss": True,
-        "variable_seq_lengths": True,
-        "moe_token_dispatcher_type": "alltoall",  # the only one that allows variable lengths, used or not
-        **dict.fromkeys(("bf16", "fp16", *FUSIONS), False),
-        **dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32),
     }
-    for name, value in settings.items():
-        assert hasattr(provider, name)
-        setattr(provider, name, value)
+    set_for_cpu(provider, settings)
     provider.register_pre_wrap_hook(load_original)
     return provider
 
