@@ -83,9 +83,12 @@ class SourceReader(abc.ABC):
         self, indices: Sequence[int], name: str, epochs: Sequence[int], before_read: Callable[[int], None]
     ) -> list[Any | None]:
         """Samples that need no decoding except of text, out of their blocks. None for all others, and for those that
-        cannot be read or built: `read` and `build` raise the reason. Empty if no sample ever is one. `name` of the
-        source and `epochs` are for their keys; `before_read` is called with the position of a sample whose block is
-        read now."""
+        cannot be built: `build` raises the reason. Empty if no sample ever is one. `name` of the source and `epochs`
+        are for their keys; `before_read` is called with the position of a sample whose block is read now.
+
+        Raises:
+            DatasetError: if a remote block cannot be read.
+        """
         return []
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
@@ -164,8 +167,7 @@ class SingleSourceReader(SourceReader):
             block = held.get(index)
             if block is None:
                 before_read(len(taken))
-                with contextlib.suppress(Exception):  # it is read again by itself, which raises it
-                    cache.open(index)
+                cache.open(index)
                 if (block := held.get(index)) is None:
                     taken.append(None)
                     continue

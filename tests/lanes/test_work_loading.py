@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data import DefaultTaskEncoder, Sample, TextSample, WorkerConfig
+from bridge_data import DatasetError, DefaultTaskEncoder, Sample, TextSample, WorkerConfig
+from bridge_data.data.blocks import BlockCache
 from bridge_data.decode.source_reader import SingleSourceReader
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.samples import edataclass
@@ -81,6 +82,21 @@ def test_only_samples_whose_block_is_read_are_watched(tmp_path: Path, taken: lis
     assert sum(taken) == 96
     assert 0 < len(watched) < 20
     assert watched[0].index != watched[1].index
+
+
+def test_a_block_that_cannot_be_read_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is gone has been waited for by then."""
+    tried: list[int] = []
+
+    def fails(_: BlockCache, index: int) -> None:
+        tried.append(index)
+        raise DatasetError("the store is gone")
+
+    monkeypatch.setattr(BlockCache, "open", fails)
+    data = opened(blend(tmp_path), 1 << 30, batch_size=64)
+    with pytest.raises(DatasetError, match="the store is gone"):
+        data.lane(0, data.new_state()).next()
+    assert len(tried) == 1
 
 
 def blend(folder: Path) -> Path:
