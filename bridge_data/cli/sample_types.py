@@ -17,8 +17,8 @@ from bridge_data import storage
 from bridge_data.data.index_file import Part
 from bridge_data.data.plain_data import parse_json
 from bridge_data.data.prepared import first_samples
+from bridge_data.encoders.fitting_class import GUESS
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
-from bridge_data.plan.dataset_yaml import GUESS
 from bridge_data.plan.source import FieldAccess, other_names, parse_access, renamed
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio

@@ -46,10 +46,9 @@ def check_package(trainer: Any) -> None:
     Raises:
         ConfigError: if it is of the other one, which would take no hook of the DataModule.
     """
-    ours = "no Lightning" if LIGHTNING is None else LIGHTNING.__name__
-    names = {kind.__module__.rpartition(".trainer.")[0] for kind in type(trainer).__mro__} & set(PACKAGES)
-    if trainer is not None and names and ours not in names:
-        (theirs,) = names
+    ours = None if LIGHTNING is None else LIGHTNING.__name__
+    packages = {kind.__module__.rpartition(".trainer.")[0] for kind in type(trainer).__mro__}
+    for theirs in packages.intersection(PACKAGES) - {ours}:
         raise ConfigError(
             f"the Trainer is of {theirs}, the DataModule of {ours}, which was imported first: their classes do not "
             f"mix. Import {theirs} before bridge_data, or write `import {ours} as pl` everywhere"

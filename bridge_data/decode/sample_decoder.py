@@ -306,11 +306,9 @@ def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        if " object at 0x" in what:  # Pillow's text for an unknown format is the address of the bytes in memory
-            shown = (
-                f"it begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "it is empty"
-            )
-            what = why_pointer(content) or shown
+        if type(error).__name__ == "UnidentifiedImageError":  # whose text is the address of the bytes in memory
+            begins = f"begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "is empty"
+            what = f"it {why_pointer(content) or begins}"
         raise SampleError(f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {what}") from error
 
 

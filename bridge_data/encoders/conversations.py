@@ -34,13 +34,10 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from bridge_data.data.metadata import is_jsonl
-from bridge_data.decode.media_kinds import kind_of_name
 from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
@@ -55,10 +52,9 @@ from bridge_data.encoders.chat_fields import (
     is_empty,
 )
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
+from bridge_data.encoders.fitting_class import way_out
 from bridge_data.encoders.sample_media import SampleMedia
-from bridge_data.errors import ConfigError, SampleError, SkipSample, bridge_command
-from bridge_data.plan.dataset_yaml import GUESS
-from bridge_data.plan.folder_contents import kind_of_file
+from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
 from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
@@ -129,12 +125,6 @@ _ROLES = {
 }
 _PLAIN = {"json", "__shard__", *PROVENANCE}
 """The fields of a crude sample that is nothing but a chat."""
-
-_ADVICE = """\
-Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
-  def cook(sample):
-      turns = [{"role": "user", "content": %s}, {"role": "assistant", "content": %s}]
-      return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
 
 
 def listed_turns(value: Any) -> Any:
@@ -242,7 +232,7 @@ def cook_conversation(
             f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages', "
             "'conversations' or 'conversation', or with 'texts' (of 'user' and 'assistant'), 'instruction' and "
             "'output', 'query' and 'response', or 'prompt' and 'completion'. "
-            f"Its fields are {fields_in_words(sample)}. {_way_out(sample)}"
+            f"Its fields are {fields_in_words(sample)}. {way_out(sample)}"
         )
     messages = [_turn(turn, media) for turn in turns]
     row = {**beside, **content} if isinstance(content, dict) else beside
@@ -258,38 +248,6 @@ def cook_conversation(
         media.check_promised(kind, messages, len(found))
     fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
-
-
-def _way_out(sample: CrudeSample) -> str:
-    """What makes something to learn of a sample without turns: a class of samples that fits, or a cooker."""
-    at = 'sample["json"][...]' if "json" in sample else "sample[...]"
-    advice = _ADVICE % (at, at)
-    shown = {name: value for name, value in sample.items() if not name.startswith("__") and name != "json"}
-    media = {name for name in shown if kind_of_name(f"x.{name}") is not None}
-    sources, guess = sample.get("__sources__"), GUESS.find()
-    if guess is None or not sources:
-        return advice
-    path, is_tar = sources[0].dataset_path, kind_of_file(sources[0].shard_name) == "webdataset"
-    parts = dict.fromkeys(shown if is_tar else media, b"")
-    columns = sample.get("json") if "json" in sample else {} if is_tar else {**shown, **dict.fromkeys(media)}
-    if columns:
-        parts["json"] = json.dumps(columns, default=lambda _: None).encode()
-    name, field_map = guess([parts])
-    if name not in (CaptioningSample.__name__, VQASample.__name__, TextSample.__name__):
-        return advice
-    if is_jsonl(path):
-        return (
-            f"These are no turns, but fit a {name}: `{bridge_command('convert', path, 'DST')}` makes a data set of them"
-        )
-    if is_tar:
-        given = ",".join(f"{field}={access.partition(',')[0]}" for field, access in field_map.items())
-        folder = os.path.dirname(path) if kind_of_file(path) else path
-        command = bridge_command("prepare", folder, "--sample-type", name, "--field-map", given)
-        return f"These are no turns, but fit a {name}: `{command}` says so"
-    given = ", ".join(f"{field}: {access.removeprefix('json[').rstrip(']')}" for field, access in field_map.items())
-    return (
-        f"These are no turns, but fit a {name}: give `sample_type: {name}` and `field_map: {{{given}}}` beside the path"
-    )
 
 
 def _plain_turns(sample: CrudeSample) -> list[dict[str, Any]] | None:

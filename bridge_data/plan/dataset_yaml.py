@@ -26,23 +26,19 @@ from __future__ import annotations
 import dataclasses
 import importlib.machinery
 import sys
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data import samples
 from bridge_data.data.plain_data import Node, given, nearest
 from bridge_data.data.records import count_samples, split_part_of
 from bridge_data.errors import ConfigError
-from bridge_data.extensions import Feature
 from bridge_data.plan.source import FieldAccess, SampleClass, SampleLoader, parse_access
 from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample, required_fields
 
 if TYPE_CHECKING:
     from bridge_data.data import Records
-
-GUESS = Feature[Callable[[Sequence[Mapping[str, bytes]]], tuple[str, dict[str, str]]]]("definition_guess")
-"""The plug-in that guesses the class and field map of samples by their parts; only `json` need have content."""
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
 _TRUSTED_MODULES = ("megatron.bridge",)

@@ -14,6 +14,7 @@ from PIL import Image
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.av import AVData, AVDecoder
 from bridge_data.decode.media_kinds import guess_kind
+from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.limits import Limits
 from tests.decode.av import media
@@ -160,6 +161,14 @@ def test_what_cannot_be_decoded_names_key_and_part(name, raw):
 def test_what_is_no_image_is_told_by_its_content(raw, said):
     with pytest.raises(SampleError, match=f"cannot be decoded: {said}"):
         SampleDecoder()({"__key__": "a.tar/7", "jpg": raw})
+
+
+def test_the_words_of_a_users_decoder_are_kept() -> None:
+    def refuses(_: bytes) -> None:
+        raise ValueError(f"takes no {SampleDecoder()!r}")
+
+    with pytest.raises(SampleError, match=r"cannot be decoded: ValueError: takes no <.* object at 0x"):
+        decode_part(refuses, b"ab", "a.tar/7", "jpg")
 
 
 def test_bombs_are_sample_errors(monkeypatch):
