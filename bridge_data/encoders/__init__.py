@@ -7,6 +7,7 @@ families, whose batches equal those of transformers' processors.
     token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
     chat_frames     what a template writes around the texts of a chat, so where its answers are
     chat_fields     what the fields of chats mean: used, harmless, or refused by name
+    tool_calls      tools, calls of them and what they return, in the forms of published chats
     fitting_class   what fits samples that are no chats, for their errors
     sample_media    images and videos of a crude sample: its parts, or files that it names
     visual_settings what a sample says of one image or video: pixels, frames, times

@@ -167,6 +167,7 @@ def render_conversation(
 
     text, spans = render(turns)
     _check_turns_written(turns, text)
+    _check_roles_written(functools.partial(_rendered, tokenizer, template, options, prompt=False), turns, answers)
     for field in THROUGH:
         if any(turn["role"] != "tool" and turn.get(field) for turn in turns):
             without = [{name: value for name, value in turn.items() if name != field} for turn in turns]
@@ -193,18 +194,49 @@ def _check_turns_written(turns: Sequence[Mapping[str, Any]], text: str) -> None:
     """Refuse a turn of which a template wrote nothing, as some do of the system's: none of its runs of words is in the
     text. Templates may trim a turn, quote it, or leave out its thoughts."""
     for turn in turns:
-        content = turn["content"]
-        said = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
         is_missing = False
-        for run in _WORDS.finditer(said):
+        for run in _WORDS.finditer(_text_of(turn)):
             is_missing = run.group() not in text
             if not is_missing:
                 break
         if is_missing:
-            raise SampleError(
-                f"the chat template writes nothing of a turn of {turn['role']!r}, {said[:80]!r}; use a template that "
-                "does, or remove the turn from the data"
-            )
+            raise _left_out(turn)
+
+
+_USUAL_ROLES = ("system", "user")
+
+
+def _check_roles_written(render: Callable[..., str], turns: Sequence[dict[str, Any]], answers: str) -> None:
+    """Refuse a turn of a role that the template leaves out, as many do of those that they do not know, though its words
+    are in the text: what a tool returned is often said again. Each such turn is a word of its own for once."""
+    words = {
+        number: f"qz{number}vx" for number, turn in enumerate(turns) if turn["role"] not in (*_USUAL_ROLES, answers)
+    }
+    if not words:
+        return
+    contents = {
+        number: word if isinstance(turns[number]["content"], str) else [{"type": "text", "text": word}]
+        for number, word in words.items()
+    }
+    try:
+        text = render([{**turn, "content": contents.get(number, turn["content"])} for number, turn in enumerate(turns)])
+    except SampleError:  # the template reads what is said
+        return
+    for number, word in words.items():
+        if word not in text:
+            raise _left_out(turns[number])
+
+
+def _left_out(turn: Mapping[str, Any]) -> SampleError:
+    return SampleError(
+        f"the chat template writes nothing of a turn of {turn['role']!r}, {_text_of(turn)[:80]!r}; use a template that "
+        "does, or remove the turn from the data"
+    )
+
+
+def _text_of(turn: Mapping[str, Any]) -> str:
+    content = turn["content"]
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _check_takes_tools(

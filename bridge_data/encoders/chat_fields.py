@@ -212,11 +212,11 @@ class FieldOwner:
 
 ROW = FieldOwner(
     "a row",
-    frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos", *VISUAL_KEYS)),
+    frozenset(("system", "system_prompt", "tools", "functions", "image", "images", "video", "videos", *VISUAL_KEYS)),
 )
 TURN = FieldOwner(
     "a turn",
-    frozenset((*LEARNT, *NOT_LEARNT, *THROUGH, "tool_calls", "tool_call_id")),
+    frozenset((*LEARNT, *NOT_LEARNT, *THROUGH, "tool_calls", "function_call", "tool_call_id")),
     unsupported={
         **_all(_IMAGE, "image images"),
         **_all(_VIDEO, "video videos"),

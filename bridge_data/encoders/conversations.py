@@ -18,8 +18,8 @@ dropped silently; `chat_fields` has the meaning of each field.
 
 Turns may be a text that is the JSON of their list.
 
-An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON)
-and the `tool_calls` and `reasoning_content` of turns go to the chat template.
+An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. Tools, calls of them and what
+they return (see `tool_calls`), and the `reasoning_content` of turns, go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
@@ -35,7 +35,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data.encoders.chat import check_unicode
@@ -54,6 +54,7 @@ from bridge_data.encoders.chat_fields import (
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.encoders.fitting_class import way_out
 from bridge_data.encoders.sample_media import SampleMedia
+from bridge_data.encoders.tool_calls import CALLS, RETURNS, TOOL, calls_of, joined_calls, offered_tools, turns_of_calls
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
 from bridge_data.samples.collation import PROVENANCE
@@ -122,6 +123,8 @@ _ROLES = {
     "bard": "assistant",
     "model": "assistant",
     "developer": "system",
+    **dict.fromkeys(CALLS, "assistant"),
+    **dict.fromkeys(RETURNS, TOOL),
 }
 _PLAIN = {"json", "__shard__", *PROVENANCE}
 """The fields of a crude sample that is nothing but a chat."""
@@ -157,6 +160,8 @@ def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...
     exchanges = listed_turns(content.get(EXCHANGES))
     if are_exchanges(exchanges):
         return [turn for one in exchanges for turn in _turns_of_exchange(one)], (EXCHANGES,)
+    if (turns := turns_of_calls(content.get("query"), content.get("answers"))) is not None:
+        return turns, ("query", "answers")
     for asks, answers in PAIRS[:2]:
         asked, answer, more = (content.get(name) for name in (asks, answers, "input"))
         if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
@@ -234,12 +239,12 @@ def cook_conversation(
             "'output', 'query' and 'response', or 'prompt' and 'completion'. "
             f"Its fields are {fields_in_words(sample)}. {way_out(sample)}"
         )
-    messages = [_turn(turn, media) for turn in turns]
+    messages = joined_calls((_turn(turn, media) for turn in turns), "assistant")
     row = {**beside, **content} if isinstance(content, dict) else beside
     messages = _with_system(messages, row, media.key)
     media.add_named(row)
     media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
-    tools = _tools(row, media.key)
+    tools = offered_tools(row, media.key)
     images, videos = media.opened()
     if videos and not images and sum(turn["content"].count(IMAGE) for turn in messages) == len(videos):
         _rename(messages, IMAGE, video_placeholder, True)  # LLaVA-Video writes `<image>` for a video
@@ -264,7 +269,7 @@ def _plain_turns(sample: CrudeSample) -> list[dict[str, Any]] | None:
         if not isinstance(turn, dict) or turn.keys() != {at_role, at_text}:
             return None
         role, text = turn[at_role], turn[at_text]
-        if not isinstance(role, str) or not isinstance(text, str):
+        if not isinstance(role, str) or not isinstance(text, str) or role in CALLS:
             return None
         made.append({"role": _ROLES.get(role, role), "content": text})
     return made
@@ -291,17 +296,6 @@ def _with_system(messages: list[dict[str, Any]], row: Mapping[str, Any], key: st
     return messages if has_own or not said else [{"role": "system", "content": said[0]}, *messages]
 
 
-def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """What the assistant may call."""
-    tools = content.get("tools")
-    if isinstance(tools, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            tools = json.loads(tools or "[]")
-    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise SampleError(f"sample {key!r}: its 'tools' are {repr(tools)[:80]}; expected a list of JSON schemas")
-    return tools or []
-
-
 def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_any: bool) -> None:
     """Replace the usual placeholder in the data with the encoder's."""
     if has_any and usual != placeholder and not any(placeholder in turn["content"] for turn in messages):
@@ -314,9 +308,11 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)
+        if turn[role] in CALLS:
+            said, turn = "", {**turn, content: "", "tool_calls": said}
         if isinstance(said, str) and len(turn) == 2:  # as most turns are
             return {"role": name, "content": said}
-        if said is None and turn.get("tool_calls"):
+        if said is None and (turn.get("tool_calls") or turn.get("function_call")):
             said = ""
         if isinstance(said, list):
             said = _joined([_text_of(part, media) for part in said])
@@ -336,10 +332,9 @@ def _more_of(turn: Mapping[str, Any], role: str, answers: str, key: str) -> dict
     more: dict[str, Any] = {}
     if _is_learnt(turn, role == answers, key) is False and role == answers:
         more["weight"] = 0
-    calls = turn.get("tool_calls")
-    if calls:
-        more["tool_calls"] = [_call(call, key) for call in (calls if isinstance(calls, list) else [calls])]
-    if role == "tool":
+    if calls := turn.get("tool_calls") or turn.get("function_call"):
+        more["tool_calls"] = calls_of(calls, key)
+    if role == TOOL:
         more |= {name: turn[name] for name in ("name", "tool_call_id") if isinstance(turn.get(name), str)}
     else:
         more |= {name: turn[name] for name in THROUGH if not is_empty(turn.get(name)) and turn[name] != role}
@@ -367,19 +362,6 @@ def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | Non
             "or write a cooker"
         )
     return next(iter(said.values()), None)
-
-
-def _call(call: Any, key: str) -> dict[str, Any]:
-    """A tool call with arguments as a mapping: chat templates write them as JSON."""
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
-        raise SampleError(f"sample {key!r}: a call of a tool is {repr(call)[:80]}; expected a function with a name")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
-    named = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
-    return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
@@ -568,7 +550,7 @@ def _check_answers(sample: Sample, messages: list[dict[str, Any]], config: Conve
     policy = config.policies.empty_answer
     if not all(said) and policy != "keep":
         refuse(policy, sample.__key__, f"answer {said.index(False) + 1} of {len(said)} has no words")
-    known = {"system", *config.conversation_template_config.roles}
+    known = {"system", TOOL, *config.conversation_template_config.roles}
     learnt = [has_words for has_words, turn in zip(said, answers, strict=True) if turn.get("weight") != 0]
     if not any(learnt) and all(turn["role"] in known for turn in messages):
         raise SkipSample("it has no answer to learn from")
@@ -579,10 +561,22 @@ def _check_roles(sample: Sample, messages: list[dict[str, Any]], config: Convers
     if policy == "keep":
         return
     got = [turn["role"] for turn in messages]
-    turns = got[1:] if got[:1] == ["system"] else got
+    turns = _without_tools(got[1:] if got[:1] == ["system"] else got, roles[1])
     if turns != [roles[number % 2] for number in range(len(turns))]:
-        expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns"
+        expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns, "
+        expected += f"{TOOL!r} only after {roles[1]!r}"
         more = (
             "; SamplePolicies(roles_out_of_order='keep') leaves them to the chat template" if policy == "error" else ""
         )
         refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}{more}")
+
+
+def _without_tools(roles: Sequence[str], answers: str) -> list[str]:
+    """The roles of turns, with an answer, what its calls return, and what it says to that as one turn."""
+    kept: list[str] = []
+    for role, before in zip(roles, ["", *roles], strict=False):
+        if role == TOOL and before in (answers, TOOL):
+            continue
+        if not (role == answers and before == TOOL and kept[-1:] == [answers]):
+            kept.append(role)
+    return kept

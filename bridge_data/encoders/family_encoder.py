@@ -89,6 +89,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 "such as AutoTokenizer.from_pretrained(...)"
             )
         config = config or FamilyConfig()
+        if not isinstance(config, FamilyConfig):
+            raise ConfigError(f"{type(self).__name__}(config={type(config).__name__}(...)): expected a FamilyConfig")
         if config.pixels not in self._pixel_types:
             raise ConfigError(
                 f"FamilyConfig(pixels={config.pixels!r}): {type(self).__name__} makes {', '.join(self._pixel_types)}; "

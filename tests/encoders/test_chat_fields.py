@@ -392,12 +392,12 @@ CASES = [
     Case("TRL", {"documents": [{"title": "x", "text": "one two three"}]}, "documents", "a boat", "one two three"),
     # tools, and how the chat is written
     Case("OpenAI", {"tools": [TOOL]}, "tools", "a boat", "look"),
-    Case("OpenAI", {"functions": [TOOL["function"]]}, "functions", "a boat", "look"),
+    Case("OpenAI", {"functions": [TOOL["function"]]}, "tools", "a boat", "look"),
     Case("OpenAI", {"messages": [ASK, answer(None, tool_calls=[CALL])]}, "tool_calls"),
     Case(
         "OpenAI",
         {"messages": [ASK, answer("a boat", function_call={"name": "look", "arguments": "{}"})]},
-        "function_call",
+        "tool_calls",
     ),
     Case("OpenAI", {"tool_choice": "required"}, "tool_choice"),
     Case("TRL", {"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
