@@ -4,10 +4,11 @@ Reads messages, and a tokenizer (or processor) of transformers. Returns what `to
 token. A template is untrusted code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a
 template that does not end, the watchdog of workers names the sample.
 
-Answers are found in two ways. A template with `{% generation %}` around answers marks them itself. For any other, the
+Answers are found in three ways. A template with `{% generation %}` around answers marks them itself. For any other, the
 text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer, once
 for conversations that a `Frame` fits; if the template has no generation prompt, the name of the role is marked with the
-answer.
+answer. Where a turn is written differently once others follow, as by templates that leave out earlier thoughts, an
+answer goes from the generation prompt to what ends a turn.
 """
 
 import contextlib
@@ -209,21 +210,18 @@ _USUAL_ROLES = ("system", "user")
 def _check_roles_written(render: Callable[..., str], turns: Sequence[dict[str, Any]], answers: str) -> None:
     """Refuse a turn of a role that the template leaves out, as many do of those that they do not know, though its words
     are in the text: what a tool returned is often said again. Each such turn is a word of its own for once."""
-    words = {
-        number: f"qz{number}vx" for number, turn in enumerate(turns) if turn["role"] not in (*_USUAL_ROLES, answers)
-    }
-    if not words:
+    odd = [number for number, turn in enumerate(turns) if turn["role"] not in (*_USUAL_ROLES, answers)]
+    if not odd:
         return
-    contents = {
-        number: word if isinstance(turns[number]["content"], str) else [{"type": "text", "text": word}]
-        for number, word in words.items()
-    }
+    changed = [*turns]
+    for number in odd:
+        changed[number] = {**turns[number], "content": _with_text(turns[number], f"{_WORD}{number};")}
     try:
-        text = render([{**turn, "content": contents.get(number, turn["content"])} for number, turn in enumerate(turns)])
+        text = render(changed)
     except SampleError:  # the template reads what is said
         return
-    for number, word in words.items():
-        if word not in text:
+    for number in odd:
+        if f"{_WORD}{number};" not in text:
             raise _left_out(turns[number])
 
 
@@ -232,6 +230,11 @@ def _left_out(turn: Mapping[str, Any]) -> SampleError:
         f"the chat template writes nothing of a turn of {turn['role']!r}, {_text_of(turn)[:80]!r}; use a template that "
         "does, or remove the turn from the data"
     )
+
+
+def _with_text(turn: Mapping[str, Any], text: str) -> str | list[dict[str, str]]:
+    """A text in the form of the content of a turn."""
+    return text if isinstance(turn["content"], str) else [{"type": "text", "text": text}]
 
 
 def _text_of(turn: Mapping[str, Any]) -> str:
@@ -337,7 +340,7 @@ def _answers_by_prefixes(
     frame = None if shape is None else _frame(tokenizer, template, answers, shape)
     if frame is not None and (known := frame.spans([*itertools.chain(*texts_of(messages))], text)) is not None:
         return text, known
-    return text, _spans_by_prefixes(render, messages, text, answers)
+    return text, _spans_of(render, messages, text, answers)
 
 
 def _rendered(
@@ -348,14 +351,30 @@ def _rendered(
     return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **fixed, **options)))
 
 
-def _spans_by_prefixes(
-    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
-) -> list[Span]:
-    """The answers in `text`, by rendering what comes before each, and what ends with it.
+def _spans_of(render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str) -> list[Span]:
+    """The answers in `text`.
 
     Raises:
-        ConfigError: if the template writes a turn differently once others follow it.
+        ConfigError: if the template writes a turn differently once others follow it, and no marks around answers.
+        SampleError: if a turn has these marks in its text.
     """
+    spans = _spans_by_prefixes(render, messages, text, answers)
+    if spans is None:
+        spans = _spans_by_delimiters(render, messages, text, answers)
+    if spans is None:
+        raise ConfigError(
+            "the chat template writes a turn differently once others follow it, so the answers cannot be found; "
+            "put {% generation %} and {% endgeneration %} around the answers in the template, and set it as "
+            "ConversationTemplateConfig(chat_template=...)"
+        )
+    return spans
+
+
+def _spans_by_prefixes(
+    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
+) -> list[Span] | None:
+    """The answers, by rendering what comes before each, and what ends with it; None if that is not how `text` begins,
+    as of templates that leave out thoughts once others follow."""
     spans = []
     for number, turn in enumerate(messages):
         if turn["role"] != answers:
@@ -363,13 +382,51 @@ def _spans_by_prefixes(
         before = render(messages[:number], prompt=True) if number else ""
         through = text if number + 1 == len(messages) else render(messages[: number + 1], prompt=False)
         if not (text.startswith(before) and text.startswith(through)):
-            raise ConfigError(
-                "the chat template writes a turn differently once others follow it, so the answers cannot be found; "
-                "put {% generation %} and {% endgeneration %} around the answers in the template, and set it as "
-                "ConversationTemplateConfig(chat_template=...)"
-            )
+            return None
         spans.append((len(before), len(through.rstrip())))
     return spans
+
+
+_END_OF_OPENING = re.compile(r"[>\]:\n]|(?<=.)\Z")
+"""Where a generation prompt ends, or what it has in front of thoughts."""
+
+_WORD = "qzvx"
+"""A text that no template writes by itself."""
+
+
+def _spans_by_delimiters(
+    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
+) -> list[Span] | None:
+    """The answers, from the generation prompt, or as much of it as is before all of them, to what ends one; None if
+    these are not found once for each."""
+    number = next((number for number, turn in enumerate(messages) if number and turn["role"] == answers), 0)
+    if not number:
+        return None
+    before = messages[:number]
+    prompt = render(before, prompt=True).removeprefix(render(before, prompt=False))
+    word = _with_text(messages[number], _WORD)
+    _, found, after = render([*before, {"role": answers, "content": word}], prompt=False).partition(_WORD)
+    closing, num_answers = after.rstrip(), sum(turn["role"] == answers for turn in messages)
+    openings = (prompt[: end.end()] for end in reversed([*_END_OF_OPENING.finditer(prompt)]))
+    opening = next((one for one in openings if text.count(one) >= num_answers), "")
+    if not (found and closing and opening):
+        return None
+    for turn in messages:
+        said = _text_of(turn)
+        if opening in said or (closing in said and turn["role"] == answers):
+            raise SampleError(
+                f"a turn has {(opening if opening in said else closing)!r} in its text, which the chat template writes "
+                "around answers, so where these are is unknown; remove it from the data"
+            )
+    begins = [match.start() for match in re.finditer(re.escape(opening), text)]
+    spans = []
+    for begin, stop in zip(begins, [*begins[1:], len(text)], strict=True):
+        start = begin + len(prompt if text.startswith(prompt, begin) else opening)
+        end = text.find(closing, start, stop)
+        if end < 0:
+            return None
+        spans.append((start, end + len(closing)))
+    return spans if len(spans) == num_answers else None
 
 
 _frames: dict[int, dict[tuple[str, str, Shape], Frame | None]] = {}
@@ -400,7 +457,7 @@ def _frame(tokenizer: Any, template: str, answers: str, shape: Shape) -> Frame |
 
         def find(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
             text = render(turns, prompt=False)
-            return text, _spans_by_prefixes(render, turns, text, answers)
+            return text, _spans_of(render, turns, text, answers)
 
         frames[key] = None
         with contextlib.suppress(BridgeDataError):  # the template refuses the texts that stand for those of the data
