@@ -6,6 +6,7 @@ families, whose batches equal those of transformers' processors.
 
     token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
     chat_frames     what a template writes around the texts of a chat, so where its answers are
+    template_settings  variables and the date of a template
     chat_fields     what the fields of chats mean: used, harmless, or refused by name
     tool_calls      tools, calls of them and what they return, in the forms of published chats
     fitting_class   what fits samples that are no chats, for their errors

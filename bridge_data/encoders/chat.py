@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from bridge_data.encoders.chat_fields import THROUGH
 from bridge_data.encoders.chat_frames import Frame, Shape, shape_of, texts_of
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
+from bridge_data.encoders.template_settings import with_settings
 from bridge_data.encoders.tokens import Span
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
@@ -81,7 +82,7 @@ def check_unicode(value: Any, key: str) -> None:
 
 def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallback: str | None = None) -> str:
     """The chat template: that of the settings, else the tokenizer's (or processor's) own, else `fallback`. The settings
-    may also name one of several templates of the tokenizer. A ConfigError if there is none."""
+    may also name one of several templates of the tokenizer, and set its variables. A ConfigError if there is none."""
     own = getattr(tokenizer, "chat_template", None)
     named: dict[str, str] = own if isinstance(own, dict) else {}
     wanted: str | None = config.chat_template or (named.get("default") if named else own) or fallback
@@ -98,7 +99,7 @@ def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallbac
             f"chat_template={wanted!r} is neither a template (there is no {{{{ ... }}}} or {{% ... %}} in it) nor the "
             f"name of one that {type(tokenizer).__name__} has (it has {known})"
         )
-    return str(wanted)
+    return with_settings(str(wanted), config.chat_template_kwargs, config.date)
 
 
 @functools.lru_cache(maxsize=64)

@@ -89,7 +89,7 @@ _TEXT = _Meaning("has text that is in no turn", "write it into a turn, or remove
 _TURNS = _Meaning("has other turns than those that are learnt", "write all turns at 'messages'", repeats=True)
 _TEMPLATE = _Meaning(
     "says how the chat template writes it",
-    "set that for all rows, by ConversationTemplateConfig(chat_template=...), and remove the field",
+    "set that for all rows, by ConversationTemplateConfig(chat_template_kwargs=...), and remove the field",
     ("auto",),
 )
 _TOOLS = _Meaning(

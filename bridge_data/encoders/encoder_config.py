@@ -14,9 +14,10 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NoReturn, TypeAlias
+from typing import Any, ClassVar, Literal, NoReturn, TypeAlias
 
 from bridge_data.decode.image import Orientation
+from bridge_data.encoders.template_settings import check_variables
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.running_hook import note_truncation
@@ -113,8 +114,10 @@ class ConversationTemplateConfig:
     """How a conversation becomes text.
 
     `system` opens every conversation that has no system text of its own (None: nothing does). `roles` are who asks and
-    who answers. `chat_template` replaces that of the tokenizer. `stop_string` is appended to every answer, for
-    templates that append nothing.
+    who answers. `chat_template` replaces that of the tokenizer; `chat_template_kwargs` are variables in it, such as
+    `{"enable_thinking": False}`, and `date`, such as "2026-11-30", is what it writes as the current date (None: always
+    26 July 2024, so that a resume makes the same samples). `stop_string` is appended to every answer, for templates
+    that append nothing.
 
     >>> ConversationTemplateConfig(system="Answer in one word.").roles
     ('user', 'assistant')
@@ -124,8 +127,11 @@ class ConversationTemplateConfig:
     roles: tuple[str, str] = ("user", "assistant")
     chat_template: str | None = None
     stop_string: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    date: str | None = None
 
     def __post_init__(self) -> None:
+        check_variables(type(self).__name__, self.chat_template_kwargs, self.date)
         object.__setattr__(self, "roles", tuple(self.roles))  # YAML has lists
         if len(self.roles) != 2 or self.roles[0] == self.roles[1]:
             raise ConfigError(
