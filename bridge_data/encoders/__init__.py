@@ -5,6 +5,8 @@ families, whose batches equal those of transformers' processors.
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
     token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
+    chat_turns      the form in which a template reads turns: text, or parts
+    chat_answers    where the answers are in what it writes
     chat_frames     what a template writes around the texts of a chat, so where its answers are
     template_settings  variables and the date of a template
     chat_fields     what the fields of chats mean: used, harmless, or refused by name

@@ -4,11 +4,8 @@ Reads messages, and a tokenizer (or processor) of transformers. Returns what `to
 token. A template is untrusted code: it runs in Jinja's sandbox. Its time and memory are not limited there; of a
 template that does not end, the watchdog of workers names the sample.
 
-Answers are found in three ways. A template with `{% generation %}` around answers marks them itself. For any other, the
-text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer, once
-for conversations that a `Frame` fits; if the template has no generation prompt, the name of the role is marked with the
-answer. Where a turn is written differently once others follow, as by templates that leave out earlier thoughts, an
-answer goes from the generation prompt to what ends a turn.
+A template with `{% generation %}` around answers marks them itself; of any other, `chat_answers` finds them, once for
+conversations that a `Frame` fits.
 """
 
 import contextlib
@@ -20,8 +17,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from bridge_data.encoders.chat_answers import spans_of_answers
 from bridge_data.encoders.chat_fields import THROUGH
 from bridge_data.encoders.chat_frames import Frame, Shape, shape_of, texts_of
+from bridge_data.encoders.chat_turns import WORD, in_form_of, said
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.encoders.template_settings import with_settings
 from bridge_data.encoders.tokens import Span
@@ -30,7 +29,6 @@ from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 logger = logging.getLogger("bridge_data")
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
 
 T = TypeVar("T")
 
@@ -103,44 +101,9 @@ def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallbac
 
 
 @functools.lru_cache(maxsize=64)
-def takes_parts(template: str) -> bool:
-    """Whether a template reads the content of a message as parts (`{"type": "image"}`, `{"type": "text", ...}`), as
-    those of processors do, rather than as text."""
-    return _PARTS.search(template) is not None
-
-
-@functools.lru_cache(maxsize=64)
 def _marks_answers(template: str) -> bool:
     """Whether a template has `{% generation %}` around answers."""
     return _GENERATION.search(template) is not None
-
-
-def messages_for(
-    template: str, messages: list[dict[str, Any]], media: Mapping[str, tuple[str, str]]
-) -> list[dict[str, Any]]:
-    """The messages in the form that `template` reads: parts, or text with the token of each image in it.
-
-    `media` maps a placeholder to the type of its part and to its token: {"<image>": ("image", "<|image_pad|>")}.
-    """
-    if takes_parts(template):
-        return [{**turn, "content": _parts(turn["content"], media)} for turn in messages]
-    turns: list[dict[str, Any]] = [dict(turn) for turn in messages]
-    for turn in turns:
-        for placeholder, (_, token) in media.items():
-            turn["content"] = turn["content"].replace(placeholder, token)
-    return turns
-
-
-def _parts(content: str, media: Mapping[str, tuple[str, str]]) -> list[dict[str, str]]:
-    """The content as texts and images, without the line breaks between them: templates write their own."""
-    placeholders = "|".join(map(re.escape, media))
-    parts: list[dict[str, str]] = []
-    for piece in re.split(rf"\n?({placeholders})\n?", content):
-        if piece in media:
-            parts.append({"type": media[piece][0]})
-        elif piece:
-            parts.append({"type": "text", "text": piece})
-    return parts or [{"type": "text", "text": ""}]
 
 
 def render_conversation(
@@ -168,7 +131,7 @@ def render_conversation(
         return _answers_by_prefixes(tokenizer, turns, template, answers, options)
 
     text, spans = render(turns)
-    _check_turns_written(turns, text)
+    _check_turns_written(turns, text, answers)
     _check_roles_written(functools.partial(_rendered, tokenizer, template, options, prompt=False), turns, answers)
     for field in THROUGH:
         if any(turn["role"] != "tool" and turn.get(field) for turn in turns):
@@ -190,19 +153,32 @@ def render_conversation(
 
 
 _WORDS = re.compile(r"\w+(?: \w+)*")
+_THOUGHTS = re.compile("</?think>")
+"""What templates may write otherwise."""
 
 
-def _check_turns_written(turns: Sequence[Mapping[str, Any]], text: str) -> None:
+def _check_turns_written(turns: Sequence[Mapping[str, Any]], text: str, answers: str) -> None:
     """Refuse a turn of which a template wrote nothing, as some do of the system's: none of its runs of words is in the
-    text. Templates may trim a turn, quote it, or leave out its thoughts."""
+    text; and the last answer if one is not, as some leave out thoughts. Templates may trim a turn, quote it, or leave
+    out the thoughts of earlier answers."""
     for turn in turns:
         is_missing = False
-        for run in _WORDS.finditer(_text_of(turn)):
+        for run in _WORDS.finditer(said(turn)):
             is_missing = run.group() not in text
             if not is_missing:
                 break
         if is_missing:
             raise _left_out(turn)
+    last = said(turns[-1]).strip() if turns[-1]["role"] == answers else ""
+    if last in text:
+        return
+    runs = (run.group() for run in _WORDS.finditer(_THOUGHTS.sub("\n", last)))
+    missing = next((run for run in runs if run not in text), None)
+    if missing is not None:
+        raise SampleError(
+            f"the chat template leaves out a part of the last answer, {missing[:80]!r}; use a template that writes all "
+            "of it, such as its thoughts, or remove that from the data"
+        )
 
 
 _USUAL_ROLES = ("system", "user")
@@ -216,31 +192,21 @@ def _check_roles_written(render: Callable[..., str], turns: Sequence[dict[str, A
         return
     changed = [*turns]
     for number in odd:
-        changed[number] = {**turns[number], "content": _with_text(turns[number], f"{_WORD}{number};")}
+        changed[number] = {**turns[number], "content": in_form_of(turns[number], f"{WORD}{number};")}
     try:
         text = render(changed)
     except SampleError:  # the template reads what is said
         return
     for number in odd:
-        if f"{_WORD}{number};" not in text:
+        if f"{WORD}{number};" not in text:
             raise _left_out(turns[number])
 
 
 def _left_out(turn: Mapping[str, Any]) -> SampleError:
     return SampleError(
-        f"the chat template writes nothing of a turn of {turn['role']!r}, {_text_of(turn)[:80]!r}; use a template that "
+        f"the chat template writes nothing of a turn of {turn['role']!r}, {said(turn)[:80]!r}; use a template that "
         "does, or remove the turn from the data"
     )
-
-
-def _with_text(turn: Mapping[str, Any], text: str) -> str | list[dict[str, str]]:
-    """A text in the form of the content of a turn."""
-    return text if isinstance(turn["content"], str) else [{"type": "text", "text": text}]
-
-
-def _text_of(turn: Mapping[str, Any]) -> str:
-    content = turn["content"]
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _check_takes_tools(
@@ -341,7 +307,7 @@ def _answers_by_prefixes(
     frame = None if shape is None else _frame(tokenizer, template, answers, shape)
     if frame is not None and (known := frame.spans([*itertools.chain(*texts_of(messages))], text)) is not None:
         return text, known
-    return text, _spans_of(render, messages, text, answers)
+    return text, spans_of_answers(render, messages, text, answers)
 
 
 def _rendered(
@@ -350,84 +316,6 @@ def _rendered(
     """The turns as text, with the generation prompt if `prompt`."""
     fixed = {"chat_template": template, "add_generation_prompt": prompt, "tokenize": False}
     return _by_template(lambda: str(tokenizer.apply_chat_template(turns, **fixed, **options)))
-
-
-def _spans_of(render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str) -> list[Span]:
-    """The answers in `text`.
-
-    Raises:
-        ConfigError: if the template writes a turn differently once others follow it, and no marks around answers.
-        SampleError: if a turn has these marks in its text.
-    """
-    spans = _spans_by_prefixes(render, messages, text, answers)
-    if spans is None:
-        spans = _spans_by_delimiters(render, messages, text, answers)
-    if spans is None:
-        raise ConfigError(
-            "the chat template writes a turn differently once others follow it, so the answers cannot be found; "
-            "put {% generation %} and {% endgeneration %} around the answers in the template, and set it as "
-            "ConversationTemplateConfig(chat_template=...)"
-        )
-    return spans
-
-
-def _spans_by_prefixes(
-    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
-) -> list[Span] | None:
-    """The answers, by rendering what comes before each, and what ends with it; None if that is not how `text` begins,
-    as of templates that leave out thoughts once others follow."""
-    spans = []
-    for number, turn in enumerate(messages):
-        if turn["role"] != answers:
-            continue
-        before = render(messages[:number], prompt=True) if number else ""
-        through = text if number + 1 == len(messages) else render(messages[: number + 1], prompt=False)
-        if not (text.startswith(before) and text.startswith(through)):
-            return None
-        spans.append((len(before), len(through.rstrip())))
-    return spans
-
-
-_END_OF_OPENING = re.compile(r"[>\]:\n]|(?<=.)\Z")
-"""Where a generation prompt ends, or what it has in front of thoughts."""
-
-_WORD = "qzvx"
-"""A text that no template writes by itself."""
-
-
-def _spans_by_delimiters(
-    render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str
-) -> list[Span] | None:
-    """The answers, from the generation prompt, or as much of it as is before all of them, to what ends one; None if
-    these are not found once for each."""
-    number = next((number for number, turn in enumerate(messages) if number and turn["role"] == answers), 0)
-    if not number:
-        return None
-    before = messages[:number]
-    prompt = render(before, prompt=True).removeprefix(render(before, prompt=False))
-    word = _with_text(messages[number], _WORD)
-    _, found, after = render([*before, {"role": answers, "content": word}], prompt=False).partition(_WORD)
-    closing, num_answers = after.rstrip(), sum(turn["role"] == answers for turn in messages)
-    openings = (prompt[: end.end()] for end in reversed([*_END_OF_OPENING.finditer(prompt)]))
-    opening = next((one for one in openings if text.count(one) >= num_answers), "")
-    if not (found and closing and opening):
-        return None
-    for turn in messages:
-        said = _text_of(turn)
-        if opening in said or (closing in said and turn["role"] == answers):
-            raise SampleError(
-                f"a turn has {(opening if opening in said else closing)!r} in its text, which the chat template writes "
-                "around answers, so where these are is unknown; remove it from the data"
-            )
-    begins = [match.start() for match in re.finditer(re.escape(opening), text)]
-    spans = []
-    for begin, stop in zip(begins, [*begins[1:], len(text)], strict=True):
-        start = begin + len(prompt if text.startswith(prompt, begin) else opening)
-        end = text.find(closing, start, stop)
-        if end < 0:
-            return None
-        spans.append((start, end + len(closing)))
-    return spans if len(spans) == num_answers else None
 
 
 _frames: dict[int, dict[tuple[str, str, Shape], Frame | None]] = {}
@@ -458,7 +346,7 @@ def _frame(tokenizer: Any, template: str, answers: str, shape: Shape) -> Frame |
 
         def find(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
             text = render(turns, prompt=False)
-            return text, _spans_of(render, turns, text, answers)
+            return text, spans_of_answers(render, turns, text, answers)
 
         frames[key] = None
         with contextlib.suppress(BridgeDataError):  # the template refuses the texts that stand for those of the data

@@ -13,6 +13,7 @@ Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import messages_for, padding_token_of, takes_parts
+from bridge_data.encoders.chat import padding_token_of
+from bridge_data.encoders.chat_turns import messages_for, messages_in_form
 from bridge_data.encoders.encoder_config import ConversationConfig
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -125,9 +127,7 @@ class BridgeLayout(NativeLayout):
         *,
         media_first: bool = False,
     ) -> list[dict[str, Any]]:
-        if not takes_parts(template):
-            return super().messages(messages, template, media)
-        return [{**turn, "content": bridge_parts(turn["content"], media, media_first=media_first)} for turn in messages]
+        return messages_in_form(template, messages, media, functools.partial(bridge_parts, media_first=media_first))
 
     def spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
         """The answers with the line break after their end token: it is learnt, too."""

@@ -9,9 +9,7 @@ from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
     chat_template_of,
     render_conversation,
-    takes_parts,
 )
-from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.encoders.tokens import MarkedTokens, tokenize_spans, tokenize_text
 from bridge_data.errors import ConfigError, SampleError
@@ -89,55 +87,17 @@ def test_a_weight_where_the_template_marks_other_than_one_span_for_each_answer_i
         render_conversation(make_tokenizer(), weighted, template, "assistant")
 
 
-THINKING = """\
-{%- for turn in messages -%}
-{%- if turn.role == 'user' -%}<|user|>{{ turn.content }}<|end|>
-{%- elif turn.role == 'tool' -%}<|tool|>{{ turn.content }}<|end|>
-{%- else -%}<|bot|>
-{%- if loop.last and not NEVER -%}<think>{{ turn.reasoning_content }}</think>{%- endif -%}
-{{ turn.content }}<|end|>
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}<|bot|>PROMPT{%- endif -%}
-"""
-"""It writes the thoughts of the last answer alone, as the templates of Qwen3 and of DeepSeek-R1 do."""
-
-
-def learnt_by(template: str, messages: list[dict[str, Any]]) -> list[str]:
-    text, spans = render_conversation(make_tokenizer(), messages, template, "assistant")
-    return [text[start:end] for start, end in spans]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "is_never_written", "last"),
-    [
-        ("", False, "<think>one</think>the sea<|end|>"),
-        ("<think>", False, "one</think>the sea<|end|>"),
-        ("<think>", True, "the sea<|end|>"),
-    ],
-)
-def test_answers_are_found_where_earlier_thoughts_are_left_out(prompt: str, is_never_written: bool, last: str) -> None:
-    template = THINKING.replace("PROMPT", prompt).replace("NEVER", str(is_never_written).lower())
-    thoughts = [{**turn, "reasoning_content": "one"} for turn in MESSAGES[1::2]]
-    messages = [MESSAGES[0], thoughts[0], {"role": "tool", "content": "red"}, *MESSAGES[1:3], thoughts[1]]
-    if is_never_written:
-        messages = [{**turn, "reasoning_content": ""} for turn in messages]
-    for _ in range(3):  # as a frame is made of a shape that came before
-        assert learnt_by(template, messages) == ["a boat<|end|>", "a boat<|end|>", last]
-    weighted = [{**turn, "weight": 0} if number == 1 else turn for number, turn in enumerate(messages)]
-    assert learnt_by(template, weighted) == ["a boat<|end|>", last]
-
-
-def test_what_marks_answers_is_no_text_of_a_turn_where_earlier_thoughts_are_left_out() -> None:
-    template = THINKING.replace("PROMPT", "").replace("NEVER", "false")
-    for number, said in ((0, "say <|bot|> ?"), (1, "a <|end|> boat"), (3, "<|bot|>")):
-        messages = [{**turn, "content": said} if number == at else turn for at, turn in enumerate(MESSAGES)]
-        with pytest.raises(
-            SampleError, match=r"a turn has '<\|(bot|end)\|>' in its text, which the chat template writes"
-        ):
-            learnt_by(template, messages)
-    asked = [{**MESSAGES[0], "content": "say <|end|> ?"}, *MESSAGES[1:]]
-    assert learnt_by(template, asked) == ["a boat<|end|>", "<think></think>the sea<|end|>"]
+def test_a_last_answer_without_its_thoughts_is_refused() -> None:
+    drops = TURNS.replace("message['content'] }} <end>", "message['content'].split('</think>')[-1] }} <end>")
+    thinks = "<think>\nred\n</think>\n\na boat"
+    messages = [MESSAGES[0], {"role": "assistant", "content": thinks}, *MESSAGES[2:]]
+    assert "red" not in render_conversation(make_tokenizer(), messages, drops, "assistant")[0]
+    with pytest.raises(
+        SampleError, match="leaves out a part of the last answer, 'red'; use a template that writes all"
+    ):
+        render_conversation(make_tokenizer(), messages[:2], drops, "assistant")
+    renames = TURNS.replace("message['content'] }} <end>", "message['content'].replace('think>', 'hm>') }} <end>")
+    assert "<hm>" in render_conversation(make_tokenizer(), messages[:2], renames, "assistant")[0]
 
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -168,14 +128,13 @@ def test_text_ends_with_the_end_token_where_there_is_one() -> None:
 
 
 def test_the_template_is_that_of_the_settings_or_one_of_the_tokenizer() -> None:
-    assert [takes_parts(template) for template in (TURNS, PLAIN_CHAT_TEMPLATE, LLAVA_TEMPLATE)] == [False, False, True]
     own = ConversationTemplateConfig(chat_template=PLAIN_CHAT_TEMPLATE)
     for given in (make_tokenizer(None), make_tokenizer(TURNS)):
         assert answers(given, MESSAGES[:2], own) == ("what is this ? a boat <end>", "a boat <end>")
     assert answers(make_tokenizer(None, end=False), MESSAGES[:2], own)[1] == "a boat"
     fickle = TURNS_WITHOUT_MARKS.replace("<bot> {{", "<bot> {% if not loop.last %}red{% endif %} {{")
-    fickle = fickle.replace("<end>", "")
-    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):  # it changes earlier turns, and marks no end
+    fickle = fickle.replace("<end>", "").replace("<user>", "user :")
+    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):  # it changes earlier turns, and has no marks
         answers(make_tokenizer(fickle))
     with pytest.raises(ConfigError, match=r"has no chat template.*PLAIN_CHAT_TEMPLATE"):
         answers(make_tokenizer(None))

@@ -111,12 +111,16 @@ def test_a_conversation_is_rendered_once_however_many_turns_it_has(name: str) ->
     assert all(f"words 2 {2 * number + 1}" in text[start:end] for number, (start, end) in enumerate(spans))
 
 
-def test_a_template_that_writes_the_last_turn_in_another_way_is_refused_however_often_it_is_seen() -> None:
+def test_answers_are_the_same_however_often_a_template_is_seen_that_writes_the_last_turn_in_another_way() -> None:
     tokenizer = make_tokenizer()
     turns = [{"role": role, "content": f"a {role}"} for role in ("user", "assistant") * 2]
     for _ in range(3):
+        text, spans = render_conversation(tokenizer, turns, LAST, "assistant")
+        assert text == "<user>a user<assistant>a assistant<user>a user<assistant>*a assistant"
+        assert [text[start:end] for start, end in spans] == ["a assistant", "a assistant"]
+    for _ in range(3):
         with pytest.raises(ConfigError, match="writes a turn differently"):
-            render_conversation(tokenizer, turns, LAST, "assistant")
+            render_conversation(tokenizer, turns, LAST.replace("<", "").replace(">", ":"), "assistant")
 
 
 def test_a_tokenizer_may_be_of_a_class_without_a_hash_and_is_not_kept() -> None:
