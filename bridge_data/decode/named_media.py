@@ -141,6 +141,32 @@ def _video_of(frames: Sequence[NamedVisual]) -> NamedVisual:
     return NamedVisual(tuple(frame.source for frame in frames), said)
 
 
+DOCUMENT_TEXTS = ("texts", "text_list")
+"""Where a document of texts and pictures has its texts."""
+
+DOCUMENT_PARTS = ("sequence", "content", "parts")
+"""Or both, in order."""
+
+DOCUMENT_IMAGES = "image_info"
+"""Where pictures that belong to texts are."""
+
+_PICTURE_AT = ("bytes", "image", "image_base64", "image_path", "image_name", "image_url")
+
+
+def picture_at(part: Any) -> str | None:
+    """The field of a part of a document that has its picture, or names it; None if it has none."""
+    return next((at for at in _PICTURE_AT if part.get(at)), None) if isinstance(part, Mapping) else None
+
+
+def is_document(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a document of texts and pictures, such as those of OBELICS and MMC4."""
+    texts = next((row[name] for name in DOCUMENT_TEXTS if isinstance(row.get(name), list)), None)
+    if texts is not None:
+        return all(isinstance(text, str | None) for text in texts)
+    parts = next((row[name] for name in DOCUMENT_PARTS if isinstance(row.get(name), list)), ())
+    return any(visual_in(part) or picture_at(part) for part in parts)
+
+
 def by_number(name: str) -> list[tuple[int, str]]:
     """The order of names, with numbers compared as numbers: 2.jpg before 10.jpg."""
     return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]

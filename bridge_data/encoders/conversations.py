@@ -52,11 +52,20 @@ from bridge_data.encoders.chat_fields import (
     is_empty,
 )
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
-from bridge_data.encoders.fitting_class import way_out
+from bridge_data.encoders.fitting_class import FOR_DOCUMENTS, way_out
 from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.encoders.tool_calls import CALLS, RETURNS, TOOL, calls_of, joined_calls, offered_tools, turns_of_calls
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
+from bridge_data.samples import (
+    CaptioningSample,
+    CrudeSample,
+    InterleavedSample,
+    Sample,
+    SimilarityInterleavedSample,
+    TextSample,
+    VQASample,
+    edataclass,
+)
 from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
 from bridge_data.task.stores import FileStore
@@ -145,6 +154,15 @@ def are_exchanges(value: Any) -> bool:
 
 def _is_exchange(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() >= {"user", "assistant"}
+
+
+def is_chat(row: Mapping[str, Any]) -> bool:
+    """Whether a row has turns, in any of the shapes that `cook_conversation` reads."""
+    return (
+        any(row.get(name) for name in TURNS)
+        or are_exchanges(listed_turns(row.get(EXCHANGES)))
+        or any(row.keys() >= {*pair} for pair in PAIRS)
+    )
 
 
 def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...]]:
@@ -429,6 +447,8 @@ def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
     fix = "add a cooker that makes one of these, or override `conversation` in a subclass"
     if isinstance(sample, VideoConversationSample):
         fix = "it has videos, which QwenVLTaskEncoder takes: use that, or leave such rows out"
+    if isinstance(sample, InterleavedSample | SimilarityInterleavedSample):
+        fix = f"{FOR_DOCUMENTS}; if its texts are turns, add a cooker that makes a ConversationSample"
     raise ConfigError(
         f"sample {sample.__key__!r}: expected a CaptioningSample, VQASample, TextSample or ConversationSample, got "
         f"{type(sample).__name__}; {fix}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bridge_data.data.metadata import is_jsonl
 from bridge_data.decode.media_kinds import kind_of_name
+from bridge_data.decode.named_media import is_document
 from bridge_data.errors import bridge_command
 from bridge_data.extensions import Feature
 from bridge_data.plan.folder_contents import kind_of_file
@@ -25,10 +26,15 @@ Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
       return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
 
 
+FOR_DOCUMENTS = "DocumentTaskEncoder of bridge_data.plugins.encoders takes documents of texts and pictures"
+
+
 def way_out(sample: CrudeSample) -> str:
     """What makes something to learn of a sample without turns: a class of samples that fits, or a cooker."""
     at = 'sample["json"][...]' if "json" in sample else "sample[...]"
     advice = _ADVICE % (at, at)
+    if is_document(sample["json"] if isinstance(sample.get("json"), dict) else sample):
+        return f"These are no turns, but a document: {FOR_DOCUMENTS}"
     shown = {name: value for name, value in sample.items() if not name.startswith("__") and name != "json"}
     media = {name for name in shown if kind_of_name(f"x.{name}") is not None}
     sources, guess = sample.get("__sources__"), GUESS.find()

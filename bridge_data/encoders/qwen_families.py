@@ -123,6 +123,11 @@ class Qwen2VL(ProcessedFamily):
 
     # Images
 
+    @property
+    def written_image(self) -> str:
+        """What a text without a template has for an image: its token, between those of its beginning and its end."""
+        return f"<|vision_start|>{self.image_token}<|vision_end|>"
+
     def image_text(self, size: Size, detail: int, own: VisualSettings = NO_SETTINGS) -> Pieces:
         """The image token, once for each token of the grid; the template writes the tokens around it. `own` are the
         settings of the image."""

@@ -61,6 +61,10 @@ class SampleMedia:
         self._named: dict[VisualKind, list[NamedVisual]] = {"image": [], "video": []}
         self._has_empty_name: dict[str, bool] = {"image": False, "video": False}
 
+    def parts(self, kind: VisualKind) -> list[str]:
+        """The parts of the sample that are images or videos, in the order of their numbers."""
+        return self._parts[kind]
+
     def other_parts(self) -> dict[str, Any]:
         """The parts of the sample that are neither media nor `json`."""
         media = {"json", *self._parts["image"], *self._parts["video"]}
@@ -185,14 +189,20 @@ class SampleMedia:
     def _opened(self, source: Any, kind: VisualKind) -> Any:
         """An image or a video, or the list of its frames."""
         if isinstance(source, tuple):
-            return [self._read(frame, kind) for frame in source]
+            return [self.read(frame, kind) for frame in source]
         if kind == "video":
             check_moving(source)
             if frames := self._frames_in(source):
-                return [self._read(frame, kind) for frame in frames]
-        return self._read(source, kind)
+                return [self.read(frame, kind) for frame in frames]
+        return self.read(source, kind)
 
-    def _read(self, source: Any, kind: VisualKind) -> Any:
+    def read(self, source: Any, kind: VisualKind) -> Any:
+        """An image or a video: `source` is its content, the name of a part, or that of a file.
+
+        Raises:
+            SampleError: if there is no such file, or it would have to be downloaded.
+            ConfigError: if it is unknown where files are.
+        """
         if isinstance(source, bytes):
             return source
         if source in self.sample:

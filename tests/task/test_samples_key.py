@@ -25,7 +25,7 @@ from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
-from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder
+from bridge_data.plugins.encoders import ContrastiveTaskEncoder, DocumentTaskEncoder, SpeechTaskEncoder
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
 from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer
@@ -186,6 +186,7 @@ OURS: Mapping[str, Any] = {
     "hf": lambda: driven("llava_next")[2],
     "text": lambda: text_encoder(make_tokenizer(template="{% for m in messages %}{{ m.content }}{% endfor %}")),
     "documents": lambda: PretrainingTaskEncoder(make_tokenizer()),
+    "interleaved": lambda: DocumentTaskEncoder(make_tokenizer(), CASES["llava"].make()),
     "pairs": lambda: ContrastiveTaskEncoder(*parts_of("clip")[:2]),
     "speech": lambda: SpeechTaskEncoder(speech_tokenizer(), extractor()),
     "fixed": lambda: MultiModalTaskEncoder(make_tokenizer()),

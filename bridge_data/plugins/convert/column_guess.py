@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from bridge_data.data.plain_data import parse_json
 from bridge_data.decode.media_kinds import ending_of, kind_of_ending, kind_of_name, names_media
-from bridge_data.decode.named_media import content_of_text
+from bridge_data.decode.named_media import DOCUMENT_PARTS, DOCUMENT_TEXTS, content_of_text
 from bridge_data.encoders.conversations import EXCHANGES, PAIRS, TURNS, are_exchanges, listed_turns
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.record_source import SourceRecord
@@ -80,6 +80,12 @@ def holds_turns(name: str, value: Any) -> bool:
     """Whether a column of this name holds the turns of a chat, in a form that `cook_conversation` reads."""
     turns = listed_turns(value)
     return (name in TURNS and isinstance(turns, list)) or (name == EXCHANGES and are_exchanges(turns))
+
+
+def holds_documents(columns: Sequence[RecordColumn]) -> bool:
+    """Whether records are documents of texts and pictures, or texts alone in lists."""
+    lists = {column.name: column.kind for column in columns if column.is_list}
+    return any(name in DOCUMENT_TEXTS or (name in DOCUMENT_PARTS and kind == "other") for name, kind in lists.items())
 
 
 def kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
@@ -291,6 +297,8 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
         return next((name for name in _REQUIRED if fields.keys() <= own_fields(name)), "CaptioningSample")
     names = {column.name for column in columns}
     if any(column.kind == "turns" for column in columns) or any(names >= {*pair} for pair in PAIRS):
+        return CRUDE
+    if holds_documents(columns):
         return CRUDE
     images = [column for column in columns if column.kind == "image"]
     clips = [column for column in columns if column.kind == "clip"]

@@ -23,10 +23,17 @@ from bridge_data.cli.terminal import (
 )
 from bridge_data.data.prepared import PreparedDataset
 from bridge_data.decode.image import Orientation
+from bridge_data.encoders.fitting_class import FOR_DOCUMENTS
 from bridge_data.errors import ConfigError, bridge_command, counted
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.declared import Clause, given_clauses
-from bridge_data.plugins.convert.column_guess import Definition, RecordColumn, guess_definition, no_answer
+from bridge_data.plugins.convert.column_guess import (
+    Definition,
+    RecordColumn,
+    guess_definition,
+    holds_documents,
+    no_answer,
+)
 from bridge_data.plugins.convert.conversion import REPORT, ConvertConfig
 from bridge_data.plugins.convert.conversion import convert as convert_records
 from bridge_data.plugins.convert.media_files import MediaRoot, clips_are_checked
@@ -226,6 +233,8 @@ def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], 
     click.echo(f"sample type: {definition.sample_type or CRUDE}")
     for one in records.notes:
         note(one)
+    if definition.sample_type is None and holds_documents(columns):
+        note(f"{FOR_DOCUMENTS}, and cooks them")
     remote = [column.name for column in columns if column.has_urls]
     if remote and not any(column.kind in ("image", "clip") for column in columns):
         note(f"{', '.join(remote)}: names media by URL, which are not downloaded: store the files, and name these")

@@ -17,15 +17,18 @@ from typing import Any
 
 from bridge_data.decode.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, names_media
 from bridge_data.decode.named_media import (
+    DOCUMENT_IMAGES,
+    DOCUMENT_PARTS,
     NAMED_AT,
     NamedVisual,
     VisualKind,
     check_moving,
     frames_among,
+    picture_at,
     visual_in,
     visuals_at,
 )
-from bridge_data.encoders.conversations import EXCHANGES, PAIRS, TURNS, are_exchanges, listed_turns
+from bridge_data.encoders.conversations import TURNS, is_chat, listed_turns
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plugins.convert.column_guess import (
     RecordColumn,
@@ -133,7 +136,7 @@ class RecordLayout:
             return sample | dict(record.values)
         rest = {name: value for name, value in record.values.items() if name not in self.dropped}
         found = {
-            name: self._visuals_with_settings(name, rest[name], _is_chat(rest))
+            name: self._visuals_with_settings(name, rest[name], is_chat(rest))
             for name in _VISUAL_COLUMNS
             if name in rest
         }
@@ -150,6 +153,10 @@ class RecordLayout:
         for name in TURNS:
             if isinstance(turns := listed_turns(rest.get(name)), list):
                 rest[name] = [self._turn(turn, sample) for turn in turns]
+        for name in (*DOCUMENT_PARTS, DOCUMENT_IMAGES):
+            if isinstance(rest.get(name), list) and not is_chat(rest):
+                numbered = enumerate(rest[name])
+                rest[name] = [self._part_of_document(part, f"{name}.{n}", sample) for n, part in numbered]
         for name in self.as_lists & rest.keys():
             rest[name] = [rest[name]]
         return sample | ({"json": rest} if rest or len(sample) == 1 else {})
@@ -208,6 +215,14 @@ class RecordLayout:
             for part in turn[at]:
                 changed[at].append(self._part_of_turn(part, sample))
         return changed
+
+    def _part_of_document(self, part: Any, name: str, sample: dict[str, Any]) -> Any:
+        """A part of a document that names a part of `sample`, if it has a picture."""
+        at = picture_at(part)
+        found = [] if at is None else visuals_at(part[at], "image")
+        if at is None or len(found) != 1 or found[0].source is None:
+            return part
+        return {**part, at: self._stored(found[0], name, "image", sample)}
 
     def _part_of_turn(self, part: Any, sample: dict[str, Any]) -> Any:
         """A part of a turn's content that names a part of `sample`, if it is a medium."""
@@ -272,15 +287,6 @@ class RecordLayout:
             sample[parts[-1]] = data
         where: Any = parts if isinstance(visual.source, tuple) else parts[0]
         return {kind: where, **visual.said} if visual.said else where
-
-
-def _is_chat(values: Mapping[str, Any]) -> bool:
-    """Whether a record has turns, in any of the shapes that `cook_conversation` reads."""
-    return (
-        any(values.get(name) for name in TURNS)
-        or are_exchanges(listed_turns(values.get(EXCHANGES)))
-        or any(values.keys() >= {*pair} for pair in PAIRS)
-    )
 
 
 def _sound_in(part: Any) -> Any:
