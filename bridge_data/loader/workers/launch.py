@@ -1,7 +1,8 @@
 """The trainer's end of the server: it starts the server's process, asks it for workers, and shares it between loaders.
 
 After `close`, the workers of a loader have ended and are reaped; the server ends with its last loader. Loaders share a
-server if workers would inherit the same from a new one; a worker imports missing modules itself. If a server dies, it
+server if workers would inherit the same from a new one, also of modules, whose files may be edited while the trainer
+runs, as in a notebook; a worker imports missing modules itself. If a server dies, it
 is lost for all its loaders; each gets a new one when it needs it. The thread that the kernel treats as the server's
 parent lives as long as the server should.
 """
@@ -14,10 +15,12 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from bridge_data.child_process import SINGLE_THREADED
@@ -151,9 +154,9 @@ class Launcher:
 
 
 class _SharedServer:
-    """A server and how many loaders use it."""
+    """A server and how many loaders use it; `sources` are those of its trainer when it begins."""
 
-    def __init__(self, method: StartMethod, environment: Environment) -> None:
+    def __init__(self, method: StartMethod, environment: Environment, sources: Mapping[str, int]) -> None:
         with contextlib.ExitStack() as undo:
             self._control, theirs = Channel.pair()
             undo.callback(self._control.close)
@@ -166,6 +169,12 @@ class _SharedServer:
                 os.close(descriptor)
             undo.pop_all()
         self.num_users = 0
+        self._sources = dict(sources)
+
+    def has_imported(self, sources: Mapping[str, int]) -> bool:
+        """Whether its modules are of files as they are in `sources`, as those of a new server would be."""
+        self._sources = {**sources, **self._sources}
+        return all(self._sources[file] == written for file, written in sources.items())
 
     def lives(self) -> bool:
         """Whether the process runs."""
@@ -226,6 +235,20 @@ def _release_in(process: int, server: _SharedServer | None) -> None:
         server.release(at_once=True)
 
 
+_INSTALLED = tuple({os.path.join(folder, "") for folder in sysconfig.get_paths().values()})
+
+
+def _own_sources() -> dict[str, int]:
+    """When the files of imported modules were written, by path; without those of installed packages, which stay."""
+    modules = [vars(module) for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+    written = {}
+    for file in {module.get("__file__") for module in modules}:
+        if isinstance(file, str) and not file.startswith(_INSTALLED):
+            with contextlib.suppress(OSError, ValueError):
+                written[file] = os.stat(file).st_mtime_ns
+    return written
+
+
 _servers: dict[tuple[Any, ...], _SharedServer] = {}
 """The servers that loaders of this process share, by what their workers inherit."""
 
@@ -236,11 +259,12 @@ def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
     """A server that starts workers in this way, shared if there is one; it counts one more user."""
     inherited = os.getcwd(), frozenset(os.environ.items()), frozenset(os.sched_getaffinity(0))
     key = os.getpid(), method, environment, *inherited
+    sources = _own_sources()
     with _lock:
         while True:
             server = _servers.get(key)
-            if server is None or not server.lives():
-                server = _servers[key] = _SharedServer(method, environment)
+            if server is None or not server.lives() or not server.has_imported(sources):
+                server = _servers[key] = _SharedServer(method, environment, sources)
             server.num_users += 1
             if _servers.get(key) is server:  # else the loader that used it was collected just now
                 return server

@@ -1,5 +1,6 @@
 """Loaders of one process share a server, and each is served as if it were alone."""
 
+import importlib
 import os
 import signal
 import sys
@@ -65,6 +66,23 @@ def test_workers_that_would_inherit_other_things_get_another_server(monkeypatch:
         monkeypatch.setenv("CACHE_OF_MODELS", "elsewhere")
         with one_worker() as other:
             assert server_of(loader) != server_of(other)
+
+
+def test_after_a_module_was_edited_new_workers_do_not_run_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook the trainer loads the edited module again, while loaders of earlier cells keep their server."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_module.py"
+    file.write_text("SIZE = 1")
+    importlib.import_module(file.stem)
+    with one_worker() as loader, one_worker() as same:
+        assert server_of(loader) == server_of(same)
+        file.write_text("SIZE = 22")
+        with one_worker() as after, one_worker() as another:
+            assert server_of(after) == server_of(another) != server_of(loader)
+            assert some(loader, 4) == some(after, 4) == in_turn(4, 2)
+        del sys.modules[file.stem]
 
 
 def test_a_loader_does_not_wait_for_a_server_that_is_still_starting(monkeypatch: pytest.MonkeyPatch) -> None:
