@@ -99,7 +99,7 @@ BRIDGE    := $(PEERS)/bridge
 PYTHON312 ?= $(shell for python in python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12.*/bin/python3; do \
   "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && echo "$$python" && break; done)
 # Without what it needs of its own accord, which is for CUDA; these are what its modules import. Of torchvision only what
-# is written in Python is used, so that it need not be of the same build as torch.
+# is written in Python is used, so that it need not be of the same build as torch; of TRL only its chat templates.
 bridge := megatron-core==0.19.2 'megatron-energon[av-decode]==7.4.1' 'transformers>=5.8,<=5.12.1' datasets diffusers \
   einops 'hydra-core>=1.3.4,<1.4' qwen-vl-utils tensorboard
 
@@ -111,7 +111,7 @@ $(BRIDGE)/.bridge: pyproject.toml
 	  "make test-bridge PYTHON312=/path/to/python3.12" >&2; exit 1; }
 	VENV=$(BRIDGE) PYTHON="$(PYTHON312)" .ci/setup
 	$(BRIDGE)/bin/pip install -q $(bridge)
-	$(BRIDGE)/bin/pip install -q --no-deps megatron-bridge==0.6.2 torchvision==0.29.2
+	$(BRIDGE)/bin/pip install -q --no-deps megatron-bridge==0.6.2 torchvision==0.29.2 trl==1.16.0
 	@touch $@
 
 # What a machine does to a job: failing file systems, full disks, kills. Some want root, /dev/fuse, libfuse or control

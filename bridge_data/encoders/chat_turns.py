@@ -94,7 +94,7 @@ def _parts(content: str, media: Media) -> list[dict[str, str]]:
     """The content as texts and images, without the line breaks between them: templates write their own."""
     placeholders = "|".join(map(re.escape, media))
     parts: list[dict[str, str]] = []
-    for piece in re.split(rf"\n?({placeholders})\n?", content):
+    for piece in re.split(rf"\n?({placeholders})\n?", content) if media else [content]:
         if piece in media:
             parts.append({"type": media[piece][0]})
         elif piece:

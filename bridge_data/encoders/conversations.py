@@ -162,6 +162,7 @@ def is_chat(row: Mapping[str, Any]) -> bool:
         any(row.get(name) for name in TURNS)
         or are_exchanges(listed_turns(row.get(EXCHANGES)))
         or any(row.keys() >= {*pair} for pair in PAIRS)
+        or turns_of_calls(row.get("query"), row.get("answers")) is not None
     )
 
 

@@ -73,4 +73,5 @@ def test_turns_are_in_the_form_of_their_role() -> None:
         "",
         [{"type": "image"}],
     ]
+    assert messages_for(OF_EITHER_FORM, turns[3:], {})[0]["content"] == [{"type": "text", "text": "<image>"}]
     assert [turn["content"] for turn in messages_for(TURNS, turns, media)] == ["brief", "<|pad|>\nwhat?", "", "<|pad|>"]
