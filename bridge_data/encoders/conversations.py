@@ -14,6 +14,7 @@ dropped silently; `chat_fields` has the meaning of each field.
     the Cauldron           {"images": [...], "texts": [{"user": "text", "assistant": "text"}, ...]}, also FineVision's
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     ms-swift               {"query": "text", "response": "text"}; as with Alpaca, "history": [["text", "text"], ...]
+    Dolly, NuminaMath, FLAN {"instruction": ..., "response": ...}, "problem" and "solution", "inputs" and "targets"
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
 
 Turns may be a text that is the JSON of their list.
@@ -118,8 +119,19 @@ TURNS = ("messages", "conversations", "conversation")
 EXCHANGES = "texts"
 """Or questions with their answers."""
 
-PAIRS = (("instruction", "output"), ("query", "response"), ("prompt", "completion"))
-"""Or a question and its answer."""
+_PROMPTED = ("prompt", "completion")
+PAIRS = (
+    ("instruction", "output"),
+    ("query", "response"),
+    ("instruction", "response"),
+    ("prompt", "response"),
+    ("problem", "solution"),
+    ("inputs", "targets"),
+    _PROMPTED,
+)
+"""Or a question and its answer: texts, or of `_PROMPTED` also turns."""
+
+_PAIRS_IN_WORDS = ", or ".join(f"{asks!r} and {answers!r}" for asks, answers in PAIRS)
 
 _TURN_KEYS = (("role", "content"), ("from", "value"))
 """Where a turn says who speaks, and what."""
@@ -181,20 +193,20 @@ def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...
         return [turn for one in exchanges for turn in _turns_of_exchange(one)], (EXCHANGES,)
     if (turns := turns_of_calls(content.get("query"), content.get("answers"))) is not None:
         return turns, ("query", "answers")
-    for asks, answers in PAIRS[:2]:
+    for asks, answers in PAIRS[:-1]:
         asked, answer, more = (content.get(name) for name in (asks, answers, "input"))
         if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
             last = {"user": f"{asked}\n\n{more}" if more else asked, "assistant": answer}
             exchanges = [*_history(content, asks, key), last]
             used = (asks, answers, "input", *(["history"] * (len(exchanges) > 1)))
             return [turn for one in exchanges for turn in _turns_of_exchange(one)], used
-    asked, answer = (content.get(name) for name in PAIRS[2])
+    asked, answer = (content.get(name) for name in _PROMPTED)
     if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
         return None, ()
     before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
     before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
-    return [*before, *after], PAIRS[2]
+    return [*before, *after], _PROMPTED
 
 
 def _turns_of_exchange(exchange: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -254,8 +266,7 @@ def cook_conversation(
     if not isinstance(turns, list) or not turns:
         raise SampleError(
             f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages', "
-            "'conversations' or 'conversation', or with 'texts' (of 'user' and 'assistant'), 'instruction' and "
-            "'output', 'query' and 'response', or 'prompt' and 'completion'. "
+            f"'conversations' or 'conversation', or with 'texts' (of 'user' and 'assistant'), {_PAIRS_IN_WORDS}. "
             f"Its fields are {fields_in_words(sample)}. {way_out(sample)}"
         )
     messages = joined_calls((_turn(turn, media) for turn in turns), "assistant")

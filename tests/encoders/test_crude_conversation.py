@@ -358,3 +358,14 @@ def test_a_jsonl_file_of_another_shape_shows_its_fields_and_what_to_write(folder
     module = module_of(folder / "other.jsonl", [{"question": "what", "answer": "a boat"}] * 200)
     with pytest.raises(FatalSampleError, match=r"(?s)fields are json {question: str, answer: str}\. .*cookers = \["):
         next(module.train_dataloader())
+
+
+@pytest.mark.parametrize(
+    "pair", [("instruction", "response"), ("prompt", "response"), ("problem", "solution"), ("inputs", "targets")]
+)
+def test_a_question_and_its_answer_go_by_many_names(pair: tuple[str, str]) -> None:
+    row = {pair[0]: "1 + 1?", pair[1]: "2", "answer": "2", "id": 7}
+    messages = cook_conversation(crude(json=row)).messages
+    assert messages == [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+    with pytest.raises(SampleError, match=f"Its fields are json {{{pair[0]}: str, id: int}}"):
+        cook_conversation(crude(json={pair[0]: "1 + 1?", "id": 7}))
