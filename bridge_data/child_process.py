@@ -18,8 +18,8 @@ SINGLE_THREADED["TOKENIZERS_PARALLELISM"] = "false"
 each worker has a core: tokenizers would start a thread for every core of the machine in each."""
 
 OF_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that a terminal, Slurm or torchrun sends to all processes of a job, and which ask something of the trainer: to
-end, or to save and go on. If it ends, its children do."""
+"""Signals that a terminal, Slurm or torchrun sends to all processes of a job, and which ask the trainer to end, or to
+save and go on. If it ends, its children do."""
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
