@@ -17,6 +17,10 @@ SINGLE_THREADED["TOKENIZERS_PARALLELISM"] = "false"
 """Set for server and workers: libraries that start threads when imported must not, or they could not be forked. And
 each worker has a core: tokenizers would start a thread for every core of the machine in each."""
 
+OF_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that a terminal, Slurm or torchrun sends to all processes of a job, and which ask the trainer to end, or to
+save and go on. If it ends, its children do."""
+
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -39,11 +43,11 @@ def close_descriptors(keep: Collection[int]) -> None:
 
 
 def reset_signals() -> None:
-    """Default handlers for all signals except SIGINT and SIGTERM, which end the trainer and through it this process."""
+    """Default handlers for all signals except those `OF_THE_TRAINER`, which are ignored."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) or number == signal.SIGCHLD:
             signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in OF_THE_TRAINER:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 

@@ -36,7 +36,7 @@ from bridge_data.lanes.lane_dataset import OF_SAMPLES, LaneDataset
 from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
 from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LoaderState, as_one_value
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.run_options import (
@@ -459,7 +459,7 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         """The position after the last batch delivered, or before the first of an incomplete step: on data-parallel
         rank 0, whose state Lightning saves, that of the whole job. All ranks must call it."""
         if self.train_dataloader_object is None and self._loaded_state is not None:
-            loaded: dict[str, Any] = {LIGHTNING_KEY: self._loaded_state.to_dict()}
+            loaded: dict[str, Any] = {LIGHTNING_KEY: self._saved(self._loaded_state.to_dict())}
             return loaded if self._loaded_in_epoch is None else loaded | {_IN_EPOCH: self._loaded_in_epoch}
         if (
             self.train_dataloader_object is None
@@ -469,12 +469,16 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
             self.train_dataloader()  # the position before the first batch, to which Lightning's Tuner goes back
         if self.train_dataloader_object is None:
             return {}
-        state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
+        state: dict[str, Any] = {LIGHTNING_KEY: self._saved(self.train_dataloader_object.save_state())}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
             in_epoch = lightning_trainer.num_in_epoch(self.trainer, self.num_micro_batches(config))
             state[_IN_EPOCH] = in_epoch * config.world_size
         return state
+
+    def _saved(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state as Lightning's checkpoints have it, or one value for those of others."""
+        return as_one_value(state) if self.trainer is None else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the position in `state_dict`: that of rank 0, or on each rank its own. A checkpoint that Lightning
@@ -483,6 +487,12 @@ class EnergonMultiModalDataModule(_Base):  # type: ignore[misc]  # lightning is 
         Raises:
             StateError: if it is not a state of this class, or of other data or settings.
         """
+        if not state_dict and self.trainer is None:
+            logger.warning(
+                "no position of the data was restored, as the state is empty: it is of a DataModule that had no "
+                "training loader. torch.distributed.checkpoint loads only what the new state has, too: call "
+                "train_dataloader() before it loads"
+            )
         if not state_dict or (self.trainer is not None and not lightning_trainer.is_fitting(self.trainer)):
             return
         if LIGHTNING_KEY not in state_dict:

@@ -21,8 +21,9 @@ from bridge_data.errors import DatasetError, StateError
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
+from bridge_data.loader.loader import warn_of_a_batch_ahead
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LoaderState, as_one_value
 from bridge_data.plan import Source
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.samples.collation import with_tensors
@@ -187,11 +188,19 @@ class EnergonDataloader(Iterator[Any]):
         return gather_whole_state(own, dataset.worker_config, dataset.extras).to_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
-        return {}
+        """The state of `save_state` as one value, for `torch.distributed.checkpoint` and loops of your own; all ranks
+        must call it. Empty while Lightning trains with the DataModule, whose state has the position."""
+        if self._num_delivered is not None:
+            return {}
+        if not self.dataloader.dataset.virtual_epoch_length:
+            warn_of_a_batch_ahead()
+        state = self.save_state()
+        return as_one_value(state) if state else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing, as `state_dict` is empty."""
+        """Restore what `state_dict` returned, as `restore_state`; nothing if that is empty."""
+        if state_dict:
+            self.restore_state(state_dict)
 
     def restore_state(self, state: LoaderState | dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Restore a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of

@@ -16,7 +16,9 @@ import dataclasses
 import functools
 import logging
 import os
+import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
@@ -33,7 +35,7 @@ from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, epochs_of, 
 from bridge_data.loader.rank_states import broadcast_state, gather_rank_states
 from bridge_data.order import SampleRef
 from bridge_data.order.extras import Recorder
-from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.order.state import LaneState, LoaderState, as_one_value
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.run_options import LoaderConfig, PoolOptions
 from bridge_data.samples.collation import with_tensors
@@ -182,7 +184,13 @@ class SavableDataLoader:
         self._position.may_be_over = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
-    state_dict, load_state_dict = save_state_rank, restore_state_rank  # as torch and Lightning call them
+    def state_dict(self) -> dict[str, Any]:
+        """The state of `save_state_rank` as one value, for trainers and `torch.distributed.checkpoint`."""
+        if not self.dataset.passes.has_length:
+            warn_of_a_batch_ahead()
+        return as_one_value(self.save_state_rank())
+
+    load_state_dict = restore_state_rank
 
     def save_state_global(self, global_dst_rank: int = 0) -> list[dict[str, Any]] | None:
         """The states of all data-parallel ranks, in their order, on the process `global_dst_rank`, else None. All ranks
@@ -351,6 +359,18 @@ class SavableDataLoader:
     def _warn_of_idle_workers(self) -> None:
         if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
+
+
+def warn_of_a_batch_ahead() -> None:
+    """Warn if Lightning asks for the `state_dict` of a loader without a length, of which it fetches one batch ahead."""
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    if caller.endswith(".utilities.combined_loader"):
+        warnings.warn(
+            "the saved position of the data is one batch after what the model was trained on, so a resume leaves that "
+            "batch out: Lightning fetches a batch ahead of a loader whose length it does not know. Set "
+            "virtual_epoch_length, or pass it the DataModule: Trainer.fit(model, datamodule=...)",
+            stacklevel=3,
+        )
 
 
 class _InStep:

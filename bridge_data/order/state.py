@@ -194,6 +194,8 @@ class LoaderState:
         Raises:
             StateError: for another format or version, or a lane that is not as it was saved, which is named.
         """
+        if isinstance(data, dict) and isinstance(data.get(FORMAT), str):
+            data = _of_one_value(data[FORMAT])
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
             raise StateError(
@@ -390,6 +392,19 @@ _UNEVEN_REPETITIONS = (
 )
 
 
+def as_one_value(state: dict[str, Any]) -> dict[str, str]:
+    """A saved state as one text, for `state_dict` of a loader: of dicts, `torch.distributed.checkpoint` loads only the
+    entries that the state of the new loader has, and that has no positions yet. `from_dict` takes both."""
+    return {FORMAT: json.dumps(state)}
+
+
+def _of_one_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged("the state", f"not JSON: {error}") from None
+
+
 def parse_state(data: LoaderState | dict[str, Any]) -> LoaderState:
     """`data` as a state, checked in full if it is plain data.
 
@@ -517,6 +532,13 @@ def _check_checksums(data: dict[str, Any]) -> None:
         if name not in found:
             raise _damaged(f"lanes.{name}", "missing from the state")
         if saved.get(name) != found[name]:
+            if not data["lanes"][name]:
+                raise StateError(
+                    f"lanes.{name}: has a checksum, and no position that it is of. If torch.distributed.checkpoint has "
+                    "loaded it: of a dict it loads only entries that the state of the new loader has, too, so save and "
+                    "load the loader itself, or its state_dict(). What it has saved is whole: dcp_to_torch_save of "
+                    f"torch.distributed.checkpoint.format_utils writes it to a file. Else {DAMAGED_STATE}"
+                )
             raise _changed(f"lanes.{name}", data["lanes"][name], saved.get(name), found[name])
 
 

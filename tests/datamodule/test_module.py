@@ -1,12 +1,14 @@
 """Each argument of the DataModule has an effect."""
 
 import itertools
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from bridge_data import (
     ConfigError,
@@ -281,6 +283,33 @@ def test_a_state_goes_on_after_the_last_batch_and_names_its_step(path: Path) -> 
         assert stream(resumed, 14) == expected[6:]
         assert resumed.init_global_step == 3
     after.load_state_dict({})
+
+
+def test_a_state_goes_through_the_distributed_checkpoints_of_torch(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which load into the state of what they load, in place: only entries that a new state has, too."""
+    module = make_module(path)
+    train = module.train_dataloader()
+    expected = stream(make_module(path), 12)[6:]
+    stream(module, 6)
+    states = {"module": module, "train": train, "loader": train.dataloader}
+    dcp.save({**states, "as_dict": train.save_state()}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    for name in states:
+        again = make_module(path)
+        loader = again.train_dataloader()
+        new = {"module": again, "train": loader, "loader": loader.dataloader}
+        dcp.load({name: new[name]}, checkpoint_id=tmp_path / "saved", no_dist=True)
+        assert stream(again, 6) == expected, name
+    assert "no position" not in caplog.text
+    with caplog.at_level(logging.WARNING, "bridge_data"):
+        dcp.load({"module": make_module(path)}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    assert "call train_dataloader() before it loads" in caplog.text
+    loader = make_module(path).train_dataloader()
+    state = {"as_dict": loader.save_state()}
+    dcp.load(state, checkpoint_id=tmp_path / "saved", no_dist=True)
+    with pytest.raises(StateError, match=r"lanes\.0: has a checksum, .* save and load the loader itself"):
+        loader.restore_state(state["as_dict"])
 
 
 def test_what_is_no_state_is_refused(path: Path) -> None:

@@ -458,7 +458,7 @@ def _keys_of_state(content: Any) -> tuple[Any, ...] | None:
         if isinstance(value, dict):
             inner |= {(key, name): one for name, one in value.items()}
         for keys, one in inner.items():
-            if isinstance(one, dict) and one.get("format") == STATE_FORMAT:
+            if isinstance(one, dict) and (one.get("format") == STATE_FORMAT or STATE_FORMAT in one):
                 return keys
     return None
 

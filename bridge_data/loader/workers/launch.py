@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from bridge_data.child_process import SINGLE_THREADED
+from bridge_data.child_process import OF_THE_TRAINER, SINGLE_THREADED
 from bridge_data.errors import WorkerError
 from bridge_data.loader.workers.messages import (
     AddLoader,
@@ -60,7 +60,7 @@ class _ServerProcess:
     def _live(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
         from bridge_data.loader.workers import server  # here: an imported module should not be executed with -m
 
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # inherited until it ignores them
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TRAINER)  # inherited until it ignores them
         path = os.pathsep.join(entry or os.getcwd() for entry in environment.sys_path)
         try:
             self._process = subprocess.Popen(

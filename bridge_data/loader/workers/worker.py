@@ -90,7 +90,8 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         close_descriptors({channel_descriptor, watch_descriptor})
         keep_freed_memory()
         write_lines_at_once()
-        faulthandler.enable()
+        if sys.stderr is not None:  # as in a trainer without one, a daemon
+            faulthandler.enable()
         use_one_thread()
         page = WatchPage(watch_descriptor)
         page.process = os.getpid()

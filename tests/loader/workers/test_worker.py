@@ -75,3 +75,20 @@ assert below_its_peak_mb(worker.pid) > 40, below_its_peak_mb(worker.pid)
 @pytest.mark.parametrize("program", [GIVE_BACK, ONE_THREAD, FIRST_BATCHES_TAKE_MORE], ids=["freed", "torch", "first"])
 def test_a_worker_keeps_neither_memory_nor_threads_that_it_does_not_need(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+NO_STANDARD_STREAMS = """
+import itertools, os
+from bridge_data.loader import get_loader
+from tests.loader.streams import Streams, config
+
+os.closerange(0, 3)
+loader = get_loader(Streams(config(1, 1)))
+batches = list(itertools.islice(loader, 20))
+assert loader.metrics().worker_restarts == 0
+"""
+
+
+@pytest.mark.processes
+def test_a_trainer_without_standard_streams_has_workers() -> None:
+    subprocess.run([sys.executable, "-c", NO_STANDARD_STREAMS], cwd=ROOT, check=True, timeout=120)

@@ -51,6 +51,17 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     assert found + some(loader, 40) == in_turn(80)
 
 
+def test_signals_to_all_processes_of_a_job_are_those_of_the_trainer(loader: SavableDataLoader) -> None:
+    """Slurm sends SIGUSR1 to them before a time limit, a terminal SIGHUP; the trainer saves, and goes on."""
+    workers, server = loader._pool.processes(), loader._pool._launcher.server.process.pid
+    found, restarts = some(loader, 8), loader._pool.num_restarts
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        for process in (server, *workers):
+            os.kill(process, number)
+    assert found + some(loader, 40) == in_turn(48)
+    assert (loader._pool.processes(), loader._pool.num_restarts) == (workers, restarts)
+
+
 @pytest.mark.processes
 def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     loader: SavableDataLoader, faults: Faults
