@@ -6,14 +6,15 @@ buffer holds pixel values, not files. For families that `bridge_data.encoders` k
 batches with less memory, and does less work for samples that are skipped.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import (
     chat_template_of,
@@ -24,21 +25,28 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder, in_bfloat16
+from bridge_data.encoders.joining import Joining
 from bridge_data.encoders.pretrained import open_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
     check_length,
-    joined,
     sequence_fields,
 )
 from bridge_data.encoders.tokens import MarkedTokens, Span, tokenize_text, touching
-from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
-from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.encoders.visuals import picture_sizes, pictures, probes, without_settings
+from bridge_data.errors import BridgeDataError, ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
 
 _NOT_FOR_MODELS = ("offset_mapping", "text_replacement_offsets", "attention_mask")
+
+_OTHER_IMAGE_TOKENS = ("boi_token", "image_placeholder_token")
+"""Where processors say what a chat template writes for an image, if it is not `image_token`: Gemma 3 before
+transformers 5.23, and Qianfan-OCR."""
+
+_OWN_FAMILY = "for it, write a VisionFamily for FamilyTaskEncoder, or a task encoder"
+"""The way out if a processor cannot be driven."""
 
 _QWEN_PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
 """Processors before which Bridge resizes images."""
@@ -85,12 +93,17 @@ class HFTaskEncoder(ConversationTaskEncoder):
             )
         self.processor = processor
         self.processor_options = dict(processor_options or {})
+        of_images = {"return_tensors": "pt", **self.processor_options.get("images_kwargs", {})}
+        self._options = {**self.processor_options, "images_kwargs": of_images}
         template = self.config.conversation_template_config
         self._renderer = processor if getattr(processor, "chat_template", None) else tokenizer
         self.chat_template = chat_template_of(self._renderer, template)
         self.image_token = getattr(processor, "image_token", None)
-        self._by_rows: frozenset[str] = frozenset()
-        self._by_rows = self._probe()
+        self._name = f"HFTaskEncoder(processor={type(processor).__name__})"
+        self._prefix, self._nests = 0, True
+        self._aligned: frozenset[str] = frozenset()
+        self._joining = Joining(type(processor).__name__, {})
+        self._joining = self._probe()
 
     @stateless
     def encode_sample(self, sample: Sample) -> FamilySample:
@@ -102,15 +115,12 @@ class HFTaskEncoder(ConversationTaskEncoder):
         return FamilySample.derive_from(sample, **sequence_fields(**fields), media=media, aligned=aligned)
 
     def join_media(self, rows: list[Media]) -> Media:
-        """Concatenate the media of several samples, padded with zeros to one shape."""
-        return joined(_evened(rows))
+        """Join the media of several samples as the processor does it for the images of one."""
+        return self._joining.in_sequence(rows)
 
     def batch_media(self, rows: list[Media]) -> Media:
-        """Concatenate media with one entry for each image; pad and stack those with one for each conversation."""
-        media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
-        some = next((row for row in rows if row), {})
-        for name in sorted(self._by_rows & some.keys()):
-            media[name] = pad_sequence([row.get(name, some[name][:0]) for row in rows], batch_first=True)
+        """Join the media of rows as the processor does it for a batch."""
+        media = self._joining.in_batch(rows)
         return in_bfloat16(media) if self._pixels == "bfloat16" else media
 
     def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, MarkedTokens, Media, dict[str, Tensor]]:
@@ -120,7 +130,9 @@ class HFTaskEncoder(ConversationTaskEncoder):
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
             return marked[: self.seq_length], marked, {}, {}
         limits = self._limits
-        images = without_settings(said.images, f"HFTaskEncoder({type(self.processor).__name__})", key)
+        if said.images and getattr(self.processor, "image_processor", None) is None:
+            raise ConfigError(f"sample {key!r} has images, and {self._name} has no image_processor to make any of them")
+        images = without_settings(said.images, self._name, key)
         picture_sizes(images, limits, key)
         images = pictures(images, limits, key)
         if self._is_qwen:
@@ -135,6 +147,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         if self.image_token is not None:
             check_written(text.count(self.image_token), len(images), "image", self.config, key)
         made = self._call(text, images, special)
+        before = self._added_before(text, made)
+        spans = [(start + before, end + before) for start, end in spans]
         marked, images_at = _marked(made, spans)
         whole = marked = self._layout.learnt(marked)
         num_image_tokens = sum(end - start for start, end in images_at)
@@ -146,30 +160,60 @@ class HFTaskEncoder(ConversationTaskEncoder):
             cut = next((number for number, (_, end) in enumerate(images_at) if end > limit), None)
             if cut is not None:
                 # Process the text again without the images that are cut off, so that they have no pixel values.
-                text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
+                text = text[: made["text_replacement_offsets"][0][cut]["span"][0] - before]
                 made = self._call(text, images[:cut], special)
                 marked = self._layout.learnt(_marked(made, spans)[0])
-        media, aligned = self._sorted(made, len(marked))
+        media, aligned = self._sorted(made)
         return marked[:limit], whole, media, {name: value[:limit] for name, value in aligned.items()}
 
     def _call(self, text: str, images: Sequence[Image.Image], special: bool) -> Mapping[str, Any]:
+        """What the processor makes of a text with these images."""
         made: Mapping[str, Any] = self.processor(
             text=[text],
-            images=list(images) or None,
+            images=([list(images)] if self._nests else list(images)) if images else None,
             add_special_tokens=special,
             return_offsets_mapping=True,
             return_text_replacement_offsets=True,
-            images_kwargs={"return_tensors": "pt"},
-            **self.processor_options,
+            **self._options,
         )
         made = {**made, **{name: torch.as_tensor(made[name]).tolist() for name in ("input_ids", "offset_mapping")}}
         if images and self.image_token is not None and "text_replacement_offsets" not in made:
             made = {**made, "text_replacement_offsets": [self._replacements(text, made)]}
         return made
 
+    def _made_of_batch(self, texts: Sequence[str], images: Sequence[Sequence[Image.Image]]) -> Mapping[str, Any]:
+        """What the processor makes of a batch of texts with images."""
+        given = [list(own) for own in images] if self._nests else [image for own in images for image in own]
+        made: Mapping[str, Any] = self.processor(text=list(texts), images=given, padding=True, **self._options)
+        return made
+
+    def _added_before(self, text: str, made: Mapping[str, Any]) -> int:
+        """How many characters the processor wrote before the text, such as a beginning-of-sequence token.
+
+        Raises:
+            ConfigError: if it wrote some elsewhere: then it is unknown where the answers are.
+        """
+        replaced = (made.get("text_replacement_offsets") or [[]])[0]
+        tokens = "|".join(re.escape(token) for token in dict.fromkeys(one["text"] for one in replaced))
+        places = [match.start() for match in re.finditer(tokens, text)] if replaced else []
+        grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced)
+        added = max(0, max((end for _, end in made["offset_mapping"][0]), default=0) - len(text) - grown)
+        moved = {one["span"][0] - place for one, place in zip(replaced, places, strict=False)}
+        is_known = moved == {added} if replaced else added in (0, self._prefix)
+        if len(places) != len(replaced) or not is_known:
+            raise ConfigError(
+                f"{self._name}: it writes more into a conversation than the chat template does, so the answers cannot "
+                f"be found; {_OWN_FAMILY}"
+            )
+        return added
+
     def _replacements(self, text: str, made: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What replaced each image token, if the processor does not report it, as in older versions of transformers
-        (5.12): a run of tokens of images, and around it the same characters for each. A KeyError otherwise."""
+        (5.12): a run of tokens of images, and around it the same characters for each.
+
+        Raises:
+            ConfigError: if it is otherwise.
+        """
         token, matches = str(self.image_token), list(re.finditer(re.escape(str(self.image_token)), text))
         ids, offsets = made["input_ids"][0], made["offset_mapping"][0]
         runs = self._image_runs(ids, offsets)
@@ -186,7 +230,10 @@ class HFTaskEncoder(ConversationTaskEncoder):
             replaced.append({"span": match.span(), "text": token, "new_span": new, "replacement": becomes})
             grown = new[1] - match.end()
         if rest or not 0 <= before <= around or not len(replaced) == len(runs) == len(matches):
-            raise KeyError("text_replacement_offsets")
+            raise ConfigError(
+                f"{self._name}: it does not say what it makes of an image (text_replacement_offsets, as those of "
+                f"transformers 5.23 do), and around the tokens of images are not the same ones; {_OWN_FAMILY}"
+            )
         return replaced
 
     def _image_runs(self, ids: Sequence[int], offsets: Sequence[Span]) -> list[Span]:
@@ -203,61 +250,99 @@ class HFTaskEncoder(ConversationTaskEncoder):
             is_open = number in own and number != end_id
         return runs
 
-    def _sorted(self, made: Mapping[str, Any], length: int) -> tuple[Media, dict[str, Tensor]]:
+    def _sorted(self, made: Mapping[str, Any]) -> tuple[Media, dict[str, Tensor]]:
         """The outputs of the processor without the tokens: media, and tensors with one number for each token."""
         media, aligned = {}, {}
+        length = len(made["input_ids"][0])
         for name, value in made.items():
             if name == "input_ids" or name in _NOT_FOR_MODELS:
                 continue
             tensor = torch.as_tensor(value)
-            if tensor.shape == (1, length) and not isinstance(value, Tensor):
+            if name in self._aligned or (tensor.shape == (1, length) and not isinstance(value, Tensor)):
                 aligned[name] = tensor[0]
             else:
-                media[name] = tensor[0] if name in self._by_rows else tensor
+                media[name] = self._joining.own(name, tensor)
         return media, aligned
 
-    def _probe(self) -> frozenset[str]:
-        """The names of outputs with one entry for each conversation, rather than for each image: of two images, they
-        have one. A ConfigError if the processor does not take the options that are needed."""
-        if self.image_token is None or getattr(self.processor, "image_processor", None) is None:
-            return frozenset()
-        images = [Image.new("RGB", (48, 32)), Image.new("RGB", (32, 64))]
-        # What a template writes for an image, which of Gemma 3 is another token before transformers 5.23.
-        written = dict.fromkeys((self.image_token, getattr(self.processor, "boi_token", None) or self.image_token))
-        failed: Exception | None = None
-        for token in written:
+    def _probe(self) -> Joining:
+        """How outputs for several conversations are joined, after trying what a chat template writes for an image.
+
+        Raises:
+            ConfigError: if the processor does not take the options that are needed, or is not one for chats.
+        """
+        kind = type(self.processor).__name__
+        if getattr(self.processor, "image_processor", None) is None:
+            return Joining(kind, {})
+        tokens = (self.image_token, *(getattr(self.processor, name, None) for name in _OTHER_IMAGE_TOKENS))
+        written = [*dict.fromkeys(str(token) for token in tokens if token is not None)]
+        if not written:
+            raise ConfigError(
+                f"{self._name}: no token stands for an image in a text (it has no image_token), so it is not one for "
+                f"chats; {_OWN_FAMILY}"
+            )
+        first: Exception | None = None
+        for token, texts in [
+            *self._in_template(written),
+            *((one, (f"{one} a", f"{one} a {one}", f"{one} a {one} {one}")) for one in written),
+        ]:
             self.image_token = token
             try:
-                made = self._call(f"{token} {token}", images, True)
-                replaced = made["text_replacement_offsets"][0]
-                break
-            except (KeyError, TypeError, ValueError) as error:
-                failed = failed or error
-        else:
-            raise ConfigError(
-                f"HFTaskEncoder(processor={type(self.processor).__name__}): it does not say what it makes of an image "
-                f"({type(failed).__name__}: {failed}); expected a processor that takes "
-                "return_offsets_mapping and return_text_replacement_offsets, as those of transformers 5.23 do"
-            ) from failed
-        media, _ = self._sorted(made, len(made["input_ids"][0]))
-        return frozenset(name for name, value in media.items() if len(value) == 1 < len(replaced) and value.ndim > 2)
+                return self._tried(kind, *texts)
+            except Exception as error:  # a processor of another kind may raise anything
+                first = first or error
+        if isinstance(first, ConfigError):
+            raise first
+        raise ConfigError(
+            f"{self._name}: it does not say what it makes of an image ({type(first).__name__}: {first}); expected a "
+            "processor that takes return_offsets_mapping and return_text_replacement_offsets, as those of transformers "
+            f"5.23 do. Otherwise {_OWN_FAMILY}"
+        ) from first
 
+    def _in_template(self, tokens: Sequence[str]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+        """Conversations with one, two and three images, as the template writes them with each of the tokens."""
+        asks, placeholder = self.config.conversation_template_config.roles[0], self.config.placeholder
+        questions = [f"{placeholder} a" + f" {placeholder}" * more for more in range(3)]
+        for token in tokens:
+            texts = []
+            for question in questions:
+                said = [{"role": asks, "content": question}, {"role": self.answers, "content": "a"}]
+                messages = self._layout.messages(said, self.chat_template, {placeholder: ("image", token)})
+                with contextlib.suppress(BridgeDataError):  # the template wants other conversations
+                    texts.append(render_conversation(self._renderer, messages, self.chat_template, self.answers)[0])
+            if [text.count(token) for text in texts] == [1, 2, 3]:
+                yield token, (texts[0], texts[1], texts[2])
 
-def _evened(rows: Sequence[Media]) -> list[Media]:
-    """The rows with tensors of the same shape except for dimension 0, padded with zeros."""
-    shapes: dict[str, list[int]] = {}
-    for row in rows:
-        for name, value in row.items():
-            known = shapes.setdefault(name, list(value.shape[1:]))
-            shapes[name] = [max(pair) for pair in zip(known, value.shape[1:], strict=True)]
-    evened = []
-    for row in rows:
-        filled = {}
-        for name, value in row.items():
-            filled[name] = value.new_zeros(len(value), *shapes[name])
-            filled[name][(slice(None), *(slice(side) for side in value.shape[1:]))] = value
-        evened.append(filled)
-    return evened
+    def _tried(self, kind: str, one: str, two: str, three: str) -> Joining:
+        """How outputs are joined, from what the processor makes of texts with so many images."""
+        special = lacks_beginning(self._renderer, one)
+        small, wide, tall = probes()
+        conversations = ((two, [wide, tall]), (one, [small]))
+        self._nests = True
+        try:
+            made = [self._call(text, images, special) for text, images in conversations]
+        except Exception:  # some take images without their conversations alone
+            self._nests = False
+            made = [self._call(text, images, special) for text, images in conversations]
+        replaced, offsets = made[0]["text_replacement_offsets"][0], made[0]["offset_mapping"]
+        if len(replaced) != 2 or len(offsets) != 1:
+            raise ValueError(f"of 2 images in 1 text it makes {len(replaced)} in {len(offsets)}")
+        if "labels" in made[0]:
+            raise ConfigError(f"{self._name}: it makes labels by itself, so it is not one for chats; {_OWN_FAMILY}")
+        self._prefix = replaced[0]["span"][0] - two.index(replaced[0]["text"])
+        self._added_before(two, made[0])
+        together = self._call(three, [wide, tall, small], special)
+        batch: Media | None = None
+        with contextlib.suppress(Exception):
+            batch = self._sorted(self._made_of_batch([two, one], [[wide, tall], [small]]))[0]
+        lengths = [len(one["input_ids"][0]) for one in made]
+        shapes = [{name: tuple(np.shape(value)) for name, value in one.items()} for one in made]
+        self._aligned = frozenset(
+            name
+            for name in shapes[0].keys() & shapes[1].keys()
+            if all(shape[name] == (1, length) for shape, length in zip(shapes, lengths, strict=True))
+        )
+        alone = [self._sorted(one)[0] for one in made]
+        return Joining.found(kind, alone, batch, self._sorted(together)[0])
 
 
 def _marked(made: Mapping[str, Any], spans: Sequence[Span]) -> tuple[MarkedTokens, list[Span]]:
