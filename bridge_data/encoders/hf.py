@@ -26,8 +26,11 @@ from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder, in_bfloat16
 from bridge_data.encoders.joining import Joining
+from bridge_data.encoders.packed_models import PackedModel
 from bridge_data.encoders.pretrained import open_processor
+from bridge_data.encoders.qwen_encoder import QwenVLBatch
 from bridge_data.encoders.sequences import (
+    FamilyBatch,
     FamilySample,
     Media,
     check_length,
@@ -36,7 +39,7 @@ from bridge_data.encoders.sequences import (
 from bridge_data.encoders.tokens import MarkedTokens, Span, tokenize_text, touching
 from bridge_data.encoders.visuals import picture_sizes, pictures, probes, without_settings
 from bridge_data.errors import BridgeDataError, ConfigError, SkipSample
-from bridge_data.samples import Sample
+from bridge_data.samples import Batch, Sample
 from bridge_data.task import stateless
 
 _NOT_FOR_MODELS = ("offset_mapping", "text_replacement_offsets", "attention_mask")
@@ -54,7 +57,8 @@ _QWEN_PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor
 
 class HFTaskEncoder(ConversationTaskEncoder):
     """Conversations to the batches of `processor` (or its folder or hub id), which gets `processor_options` with each
-    call.
+    call, and of a model with `model_config` (or its folder or hub id; None: that next to the processor, if it is given
+    by name), which packs of models with M-RoPE need.
 
     Outputs with one number for each token (such as `mm_token_type_ids`) are cut and padded with the tokens; all others
     are media. A sequence longer than `seq_length` is cut as in `FamilyTaskEncoder`. Samples that take more than
@@ -74,8 +78,9 @@ class HFTaskEncoder(ConversationTaskEncoder):
         *,
         seq_length: int = SEQ_LENGTH,
         processor_options: Mapping[str, Any] | None = None,
+        model_config: Any = None,
     ) -> None:
-        processor = open_processor(processor)
+        given, processor = processor, open_processor(processor)
         tokenizer = getattr(processor, "tokenizer", None)
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
@@ -104,6 +109,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         self._aligned: frozenset[str] = frozenset()
         self._joining = Joining(type(processor).__name__, {})
         self._joining = self._probe()
+        self._model = PackedModel.of(self._name, processor, given, model_config)
 
     @stateless
     def encode_sample(self, sample: Sample) -> FamilySample:
@@ -112,7 +118,28 @@ class HFTaskEncoder(ConversationTaskEncoder):
         marked, whole, media, aligned = self._process(said, key)
         aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
         fields = self._filled(marked.ids, *self._layout.labels(marked, lambda: whole))
-        return FamilySample.derive_from(sample, **sequence_fields(**fields), media=media, aligned=aligned)
+        made = FamilySample.derive_from(sample, **sequence_fields(**fields), media=media, aligned=aligned)
+        if self._layout.has_positions and (positions := self._model.positions(made.tokens, aligned, media)) is not None:
+            made.position_ids = positions
+        return made
+
+    @stateless
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        """Several sequences as one.
+
+        Raises:
+            ConfigError: if the model does not keep them apart.
+        """
+        if len(samples) > 1 and self._layout.has_positions:
+            self._model.check_packs()
+        return super().pack_selected_samples(samples)
+
+    @stateless
+    def batch(self, samples: list[Any]) -> Batch | dict[str, Any]:
+        """The sequences as rows of a batch: a `QwenVLBatch` if positions are several numbers for each token."""
+        made = super().batch(samples)
+        has_mrope = isinstance(made, FamilyBatch) and made.position_ids.ndim == 3
+        return QwenVLBatch.extend(made) if has_mrope else made
 
     def join_media(self, rows: list[Media]) -> Media:
         """Join the media of several samples as the processor does it for the images of one."""

@@ -5,6 +5,7 @@ in the folder (`auto_map`) never runs unless the caller passes `trust_remote_cod
 folder is never looked up on the hub, and without a network the error is immediate.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -48,6 +49,20 @@ def open_processor(given: Any) -> Any:
         ConfigError: if there is none, or it cannot be read without running code in its folder.
     """
     return _open("AutoProcessor", "processor", given)
+
+
+def open_model_config(given: Any, *, needed: bool) -> Any:
+    """The config of the model in the folder or with the hub id `given`; an object is returned unchanged if it is
+    `needed`, and None if not; so is a folder without a config.
+
+    Raises:
+        ConfigError: if one is needed, and there is none, or it cannot be read without running code in its folder.
+    """
+    if needed:
+        return _open("AutoConfig", "model_config", given)
+    with contextlib.suppress(ConfigError):
+        return _open("AutoConfig", "model_config", given) if isinstance(given, str | Path) else None
+    return None
 
 
 def _open(auto_class: str, argument: str, given: Any) -> Any:
