@@ -6,6 +6,7 @@ conversation. An output for which no way gives what the processor itself makes, 
 images, is joined with no other.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,28 +21,50 @@ from bridge_data.errors import ConfigError
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
     """`by_rows`: a batch has an entry for each conversation, rather than for each image. `dim` is where items follow
-    one another, in what one conversation has (without the dimension of rows)."""
+    one another, in what one conversation has (without the dimension of rows). `pads`: items of different shapes are
+    padded with zeros to one."""
 
     by_rows: bool = False
     dim: int = 0
+    pads: bool = True
 
     def own(self, value: Tensor) -> Tensor:
         """What a sample has of the output for one conversation."""
         return value[0] if self.by_rows else value
 
     def in_sequence(self, parts: Sequence[Tensor]) -> Tensor:
-        """The parts one after the other, padded with zeros to one shape."""
-        return torch.cat(_evened(parts, self.dim), dim=self.dim)
+        """The parts one after the other."""
+        return torch.cat(self._evened(parts), dim=self.dim)
 
     def in_batch(self, parts: Sequence[Tensor | None]) -> Tensor:
         """The output for a batch of which row i has `parts[i]`."""
         some = [part for part in parts if part is not None]
         if not self.by_rows:
             return self.in_sequence(some)
-        evened = iter(_evened(some, self.dim))
+        evened = iter(self._evened(some))
         rows = [None if part is None else next(evened).movedim(self.dim, 0) for part in parts]
         none = next(row for row in rows if row is not None)[:0]
         return pad_sequence([none if row is None else row for row in rows], batch_first=True).movedim(1, self.dim + 1)
+
+    def _evened(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The parts with the same shape except for dimension `dim`.
+
+        Raises:
+            _Uneven: if they are not, and nothing pads them.
+        """
+        shape = [max(sides) for sides in zip(*(part.shape for part in parts), strict=True)]
+        evened = []
+        for part in parts:
+            wanted = [*shape[: self.dim], part.shape[self.dim], *shape[self.dim + 1 :]]
+            if list(part.shape) == wanted:
+                evened.append(part)
+                continue
+            if not self.pads:
+                raise _Uneven(", ".join(str(tuple(one.shape)) for one in parts))
+            filled = part.new_zeros(wanted)
+            filled[tuple(slice(side) for side in part.shape)] = part
+            evened.append(filled)
+        return evened
 
     def fits(self, parts: Sequence[Tensor], batch: Media | None, together: Media, name: str) -> bool:
         """Whether the output `name` is joined this way, of a batch and of a conversation with all images. Of the latter
@@ -55,28 +78,42 @@ class Way:
         return whole is not None and _equal(self.in_sequence(own), self.own(whole))
 
 
+class _Uneven(Exception):
+    """Items have different shapes, and nothing pads them."""
+
+
 def _equal(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
 USUAL = Way()
 
+_ALONE = "use batch_size=1 (or micro_batch_size=1) without packing, or write a task encoder"
+"""The way out for outputs that cannot be joined."""
+
 
 class Joining:
-    """The ways of all outputs of the processor `owner`."""
+    """The ways of all outputs of the processor of `owner`."""
 
     def __init__(self, owner: str, ways: Mapping[str, Way | None]) -> None:
         self._owner, self._ways = owner, ways
 
-    @classmethod
-    def found(cls, owner: str, alone: Sequence[Media], batch: Media | None, together: Media) -> "Joining":
-        """From the outputs for two conversations, for a batch of them (None: the processor makes no batches), and for
-        one conversation with all their images."""
-        ways: dict[str, Way | None] = {}
+    def and_found(self, alone: Sequence[Media], batch: Media | None, together: Media, *, pads: bool) -> "Joining":
+        """Also with the ways of what is here: the outputs for two conversations, for a batch of them (None: the
+        processor makes no batches), and for one conversation with all their images or videos. `pads`: these were of
+        different sizes; else the processor fails with such.
+
+        Raises:
+            ValueError: if an output is joined otherwise than those known before.
+        """
+        ways = dict(self._ways)
         for name in alone[0].keys() & alone[1].keys():
             parts = [media[name] for media in alone]
-            ways[name] = next((way for way in _possible(parts) if way.fits(parts, batch, together, name)), None)
-        return cls(owner, ways)
+            possible = (dataclasses.replace(way, pads=pads) for way in _possible(parts))
+            found = next((way for way in possible if way.fits(parts, batch, together, name)), None)
+            if ways.setdefault(name, found) != found:
+                raise ValueError(f"it makes {name} of images, too, which follow one another in another way")
+        return Joining(self._owner, ways)
 
     def own(self, name: str, value: Tensor) -> Tensor:
         """What a sample has of the output `name` for one conversation."""
@@ -84,7 +121,11 @@ class Joining:
 
     def in_sequence(self, rows: Sequence[Media]) -> Media:
         """The media of one sequence, from those of its samples. Raises as `in_batch`."""
-        return {name: way.in_sequence([row[name] for row in rows if name in row]) for name, way in self._of(rows)}
+        made = {}
+        for name, way in self._of(rows):
+            with self._named(name):
+                made[name] = way.in_sequence([row[name] for row in rows if name in row])
+        return made
 
     def in_batch(self, rows: Sequence[Media]) -> Media:
         """The media of a batch, from those of its rows.
@@ -92,7 +133,21 @@ class Joining:
         Raises:
             ConfigError: if an output cannot be joined.
         """
-        return {name: way.in_batch([row.get(name) for row in rows]) for name, way in self._of(rows)}
+        made = {}
+        for name, way in self._of(rows):
+            with self._named(name):
+                made[name] = way.in_batch([row.get(name) for row in rows])
+        return made
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except _Uneven as error:
+            raise ConfigError(
+                f"{self._owner}: its {name} of several samples have the shapes {error}, of which it makes no batches; "
+                f"set one size or number of frames by processor_options, or {_ALONE}"
+            ) from error
 
     def _of(self, rows: Sequence[Media]) -> Iterator[tuple[str, Way]]:
         names = dict.fromkeys(name for row in rows for name in row)
@@ -101,7 +156,7 @@ class Joining:
             way = self._ways.get(name, USUAL)
             if way is None and sum(name in row for row in rows) > 1:
                 raise ConfigError(
-                    f"HFTaskEncoder(processor={self._owner}): its {name} of several samples is not that of each, one "
+                    f"{self._owner}: its {name} of several samples is not that of each, one "
                     "after the other, so they cannot be packed or batched after processing; use batch_size=1 (or "
                     "micro_batch_size=1) without packing, or write a task encoder"
                 )
@@ -117,18 +172,3 @@ def _possible(parts: Sequence[Tensor]) -> Iterator[Way]:
     if has_rows:
         yield from (Way(by_rows=True, dim=dim) for dim in range(num_dims - 1))
     yield from (Way(dim=dim) for dim in range(has_rows, num_dims))
-
-
-def _evened(parts: Sequence[Tensor], dim: int) -> list[Tensor]:
-    """The parts with the same shape except for dimension `dim`, padded with zeros."""
-    shape = [max(sides) for sides in zip(*(part.shape for part in parts), strict=True)]
-    evened = []
-    for part in parts:
-        wanted = [*shape[:dim], part.shape[dim], *shape[dim + 1 :]]
-        if list(part.shape) == wanted:
-            evened.append(part)
-            continue
-        filled = part.new_zeros(wanted)
-        filled[tuple(slice(side) for side in part.shape)] = part
-        evened.append(filled)
-    return evened

@@ -20,22 +20,17 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.chat import only_token
-from bridge_data.encoders.conversations import (
-    Conversation,
-    ConversationSample,
-    VideoConversationSample,
-    check_written,
-    with_placeholders,
-)
+from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfig, refuse
 from bridge_data.encoders.families import Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.qwen_families import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
 from bridge_data.encoders.tokens import MarkedTokens
+from bridge_data.encoders.video_encoder import VideoTaskEncoder
 from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
-from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
+from bridge_data.samples import Sample, edataclass
 from bridge_data.task import stateless
 
 TEXT, IMAGE, VIDEO = 0, 1, 2
@@ -87,7 +82,7 @@ class QwenVLBatch(FamilyBatch):
         return inputs
 
 
-class QwenVLTaskEncoder(FamilyTaskEncoder):
+class QwenVLTaskEncoder(VideoTaskEncoder, FamilyTaskEncoder):
     """Conversations to the batches of Qwen-VL; `sampling` chooses the frames of videos.
 
     `max_image_tokens` of the settings is a budget for images and videos together.
@@ -114,26 +109,13 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         self._video_id = only_token(self.tokenizer, family.video_token)
         self._cook_with(self.config.placeholder, family.video_placeholder)
 
-    def conversation(self, sample: Any) -> Conversation:
-        """The conversation of a sample, without its videos."""
-        if isinstance(sample, VideoConversationSample):
-            fields = {"messages": sample.messages, "images": sample.images, "tools": sample.tools}
-            return super().conversation(ConversationSample.derive_from(sample, **fields))
-        if isinstance(sample, VidQASample):
-            asked: dict[str, Any] = {"image": None, "context": sample.context, "answers": sample.answers}
-            asked["answer_weights"] = sample.answer_weights
-            return super().conversation(VQASample.derive_from(sample, **asked))
-        return super().conversation(sample)
-
     @property
     def placeholders(self) -> tuple[str, ...]:
         return tuple(self._media_tokens)
 
-    def videos(self, sample: Any) -> list[Any]:
-        """The videos of a sample; override it with `conversation` for your own sample classes."""
-        if isinstance(sample, VidQASample):
-            return [sample.video]
-        return sample.videos if isinstance(sample, VideoConversationSample) else []
+    @property
+    def video_placeholder(self) -> str:
+        return self.family.video_placeholder
 
     @stateless
     def postencode_sample(self, sample: Any) -> FamilySample:
@@ -168,11 +150,6 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def batch(self, samples: list[Any]) -> QwenVLBatch | dict[str, Any]:
         made = super().batch(samples)
         return made if isinstance(made, dict) else QwenVLBatch.extend(made)
-
-    def checked_conversation(self, sample: Any) -> Conversation:
-        """The conversation of a sample, with a placeholder for each video."""
-        said, placeholder = super().checked_conversation(sample), self.family.video_placeholder
-        return with_placeholders(said, placeholder, len(self.videos(sample)), "videos", self.config, sample.__key__)
 
     def _with_visuals(self, sample: Sample, said: Conversation, marked: MarkedTokens) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
