@@ -119,7 +119,8 @@ class HFTaskEncoder(VideoTaskEncoder):
         """The sequence and its processed images and videos."""
         said = self.checked_conversation(sample)
         marked, whole, media, aligned = self._process(said, self.videos(sample), sample.__key__)
-        aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
+        of_qwen = self._is_qwen and not self._layout.has_positions  # Bridge's models compute its types themselves
+        aligned = {} if of_qwen else {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
         fields = self._filled(marked.ids, *self._layout.labels(marked, lambda: whole))
         made = FamilySample.derive_from(sample, **sequence_fields(**fields), media=media, aligned=aligned)
         if self._layout.has_positions and (positions := self._model.positions(made.tokens, aligned, media)) is not None:

@@ -8,6 +8,7 @@ images, is joined with no other.
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -22,11 +23,12 @@ from bridge_data.errors import ConfigError
 class Way:
     """`by_rows`: a batch has an entry for each conversation, rather than for each image. `dim` is where items follow
     one another, in what one conversation has (without the dimension of rows). `pads`: items of different shapes are
-    padded with zeros to one."""
+    padded with `fill` to one."""
 
     by_rows: bool = False
     dim: int = 0
     pads: bool = True
+    fill: int = 0
 
     def own(self, value: Tensor) -> Tensor:
         """What a sample has of the output for one conversation."""
@@ -44,7 +46,8 @@ class Way:
         evened = iter(self._evened(some))
         rows = [None if part is None else next(evened).movedim(self.dim, 0) for part in parts]
         none = next(row for row in rows if row is not None)[:0]
-        return pad_sequence([none if row is None else row for row in rows], batch_first=True).movedim(1, self.dim + 1)
+        filled = [none if row is None else row for row in rows]
+        return pad_sequence(filled, batch_first=True, padding_value=self.fill).movedim(1, self.dim + 1)
 
     def _evened(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """The parts with the same shape except for dimension `dim`.
@@ -61,7 +64,7 @@ class Way:
                 continue
             if not self.pads:
                 raise _Uneven(", ".join(str(tuple(one.shape)) for one in parts))
-            filled = part.new_zeros(wanted)
+            filled = part.new_full(wanted, self.fill)
             filled[tuple(slice(side) for side in part.shape)] = part
             evened.append(filled)
         return evened
@@ -109,7 +112,9 @@ class Joining:
         ways = dict(self._ways)
         for name in alone[0].keys() & alone[1].keys():
             parts = [media[name] for media in alone]
-            possible = (dataclasses.replace(way, pads=pads) for way in _possible(parts))
+            fills = (0, 1, -1) if pads else (0,)
+            ways_of = itertools.product(_possible(parts), fills)
+            possible = (dataclasses.replace(way, pads=pads, fill=fill) for way, fill in ways_of)
             found = next((way for way in possible if way.fits(parts, batch, together, name)), None)
             if ways.setdefault(name, found) != found:
                 raise ValueError(f"it makes {name} of images, too, which follow one another in another way")

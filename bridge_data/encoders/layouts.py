@@ -346,9 +346,10 @@ def padded_rows(
     longest = max(sample.length for sample in samples)
     total = length or -(-longest // multiple) * multiple
     shorter = padded([sample.tokens for sample in samples], pad)
+    types = {name: padded([sample.aligned[name] for sample in samples], 0, total) for name in _types_in(samples)}
     positions = torch.arange(total)
     lengths = torch.tensor([sample.length for sample in samples])
-    return _fields(samples, media) | {
+    return _fields(samples, media | types) | {
         "input_ids": torch.nn.functional.pad(shorter, (0, total - longest)),
         "labels": padded([sample.labels for sample in samples], ignored, total),
         "loss_mask": padded([sample.loss_mask for sample in samples], 0, total),
@@ -372,7 +373,10 @@ def packed_row(
     total, longest = int(bounds_padded[-1]), whole.max().to(torch.int32)
 
     def filled(name: str, value: float) -> Tensor:
-        joined = torch.cat([getattr(row, name) for row in rows])
+        return in_one_row([getattr(row, name) for row in rows], value)
+
+    def in_one_row(tensors: Sequence[Tensor], value: float) -> Tensor:
+        joined = torch.cat([*tensors])
         if multiple == 1:
             return joined[None]
         pieces = torch.split(joined, lengths.tolist())
@@ -380,7 +384,8 @@ def packed_row(
         fill = torch.nn.functional.pad
         return torch.cat([fill(piece, (0, size - len(piece)), value=value) for piece, size in sizes])[None]
 
-    return _fields(samples, media) | {
+    types = {name: in_one_row([row.aligned[name] for row in rows], 0) for name in _types_in(rows)}
+    return _fields(samples, media | types) | {
         "input_ids": filled("tokens", pad),
         "labels": filled("labels", ignored),
         "loss_mask": filled("loss_mask", 0),
@@ -392,6 +397,12 @@ def packed_row(
         "max_seqlen_kv": longest,
         "total_tokens": total,
     }
+
+
+def _types_in(samples: Sequence[FamilySample]) -> list[str]:
+    """What the container has of each token."""
+    known = {field.name for field in dataclasses.fields(VisualInputs)}
+    return [name for name in samples[0].aligned if name in known]
 
 
 _BOUNDS = (
