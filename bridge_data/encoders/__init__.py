@@ -2,7 +2,8 @@
 families, whose batches equal those of transformers' processors.
 
     conversations ─ chat (template) ─ tokens ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
-    family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
+    family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it; video_encoder has what the
+    last two share
 
     token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
     chat_turns      the form in which a template reads turns: text, or parts
@@ -20,7 +21,9 @@ families, whose batches equal those of transformers' processors.
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
     text            an encoder of its own, without conversations (those of pairs and of speech are a plug-in)
-    pretrained      opens tokenizers and processors
+    driven_processor calls a processor of transformers for one conversation, after it was tried; `joining` makes packs
+                    and batches of its outputs, `packed_models` knows what models need of packs
+    pretrained      opens tokenizers, processors and configs
 
 A new family is a `VisionFamily` in `families`, named here and in `visuals._MADE_FOR`.
 """
