@@ -6,6 +6,7 @@ pixel values, not files. For families that `bridge_data.encoders` knows, `Family
 less memory, and does less work for samples that are skipped.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,7 +95,7 @@ class HFTaskEncoder(VideoTaskEncoder):
             self._name,
             processor,
             self.processor_options,
-            lambda text: lacks_beginning(self._renderer, text),
+            functools.partial(lacks_beginning, self._renderer),
             self._written,
         )
         self._model = PackedModel.of(self._name, processor, given, model_config)

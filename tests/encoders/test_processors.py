@@ -1,6 +1,7 @@
 """`HFTaskEncoder` with the processor of every family: batches are the processor's own, and answers alone are learnt; or
 it is refused when the encoder is made."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from bridge_data import ConfigError
 from bridge_data.encoders import ConversationSample, FamilyConfig, HFTaskEncoder, QwenVLTaskEncoder
+from tests.bridge import hf_processors
 from tests.encoders.parts import Talk, assert_equal
 from tests.encoders.processors import answers, make_processor, of_processor, processors, talk
 from tests.encoders.qwen_parts import make_family, qwen_tokenizer
@@ -63,6 +65,14 @@ def test_labels_are_where_a_processor_that_writes_more_put_the_answers() -> None
         sample = encoder.encode_sample(one.sample)
         assert sample.tokens[0] == processor.tokenizer.bos_token_id
         assert processor.tokenizer.decode(sample.labels[sample.labels != -100]) == answers(one)
+
+
+def test_what_was_found_out_travels_to_workers_with_the_encoder() -> None:
+    encoder = HFTaskEncoder(hf_processors.make_processor("gemma3"), seq_length=4096)
+    sent = pickle.loads(pickle.dumps(encoder))
+    samples = [TALKS[0].sample, TALKS[2].sample]
+    got, expected = (one.batch([one.encode_sample(sample) for sample in samples]) for one in (sent, encoder))
+    assert_equal(got.model_inputs(), expected.model_inputs())
 
 
 @pytest.mark.slow
