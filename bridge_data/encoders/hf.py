@@ -22,7 +22,6 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.conversations import VIDEO, Conversation, check_written
 from bridge_data.encoders.driven_processor import Clip, DrivenProcessor, MediaKind, marked_in, replacements_in
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
-from bridge_data.encoders.family_encoder import in_bfloat16
 from bridge_data.encoders.packed_models import PackedModel
 from bridge_data.encoders.pretrained import open_processor
 from bridge_data.encoders.qwen_encoder import QwenVLBatch
@@ -153,7 +152,10 @@ class HFTaskEncoder(VideoTaskEncoder):
     def batch_media(self, rows: list[Media]) -> Media:
         """Join the media of rows as the processor does it for a batch."""
         media = self._driven.joining.in_batch(rows)
-        return in_bfloat16(media) if self._pixels == "bfloat16" else media
+        if self._pixels == "float32":
+            return media
+        names = [name for name, value in media.items() if "pixel_values" in name and value.is_floating_point()]
+        return media | {name: media[name].to(torch.bfloat16) for name in names}
 
     def _process(
         self, said: Conversation, videos: list[Any], key: str
