@@ -2,8 +2,9 @@
 
 import gc
 import os
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ torch.set_num_threads(1)
 # pytest would tell the name of each test in the environment; but loaders share a server only if it is the same.
 runner._update_current_test_var = lambda item, when: None
 
+
+def _check_open(descriptor: int) -> None:
+    """Instead of `os.fsync`: what a test has written need not outlive a power failure, and waits for no disk."""
+    os.fstat(descriptor)
+
+
+os.fsync = _check_open
+
 WORKERS = {"two_workers", "three_workers"}
 """Fixtures that start worker processes."""
 
@@ -62,6 +71,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             fixtures.insert(len(longer), "worker_server")  # after what else may change the environment of many tests
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """What a test or a package that it imports adds to the environment or to `sys.path` goes with it: workers inherit
+    both, and loaders share a server only while both are the same."""
+    environment, path = dict(os.environ), [*sys.path]
+    try:
+        return (yield)
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        sys.path[:] = path
 
 
 gc.disable()  # until all is imported

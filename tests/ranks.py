@@ -7,6 +7,7 @@ which is no child of those that run tests: a test that counts its processes sees
 
 import contextlib
 import functools
+import gc
 import importlib
 import multiprocessing
 import os
@@ -110,12 +111,17 @@ def begin_server() -> bytes:
 def serve(listener: socket.socket, parent: int) -> NoReturn:
     """Fork a process for each that connects; import what is heavy before the first."""
     die_with_parent(parent)
+    gc.disable()  # until all is imported
     while True:
         connection, _ = listener.accept()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of others, who miss what a GPU needs
-            for name in PRELOADED:
-                importlib.import_module(name)
+        if not gc.isenabled():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of others, who miss what a GPU needs
+                for name in PRELOADED:
+                    importlib.import_module(name)
+            gc.collect()
+            gc.freeze()  # else each job would look at, and copy, all that was imported
+            gc.enable()
         if not os.fork():
             listener.close()
             _end(functools.partial(_attend, connection))

@@ -50,6 +50,25 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ALONE = f"""
+import importlib.util, os, sys
+
+sys.path.insert(0, os.getcwd())
+os.environ["PYTHONPATH"] = os.getcwd()
+{SITE}
+assert importlib.util.find_spec("bridge_data").origin.startswith(os.getcwd())
+assert importlib.util.find_spec("bridge_data.plugins") is None
+"""
+
+
+def run_program(core: Path, program: str, *arguments: str) -> str:
+    """What a program prints, run on that package by a process that has imported others already; it must succeed."""
+    anew = ["bridge_data", "recipes", "tests"]
+    status, printed = run_job("-c", ALONE + program, *arguments, cwd=core, anew=anew)
+    assert status == 0, printed[-8_000:]
+    return printed
+
+
 def run(core: Path, *arguments: str) -> str:
     """What `python arguments` prints, run on that package; it must succeed."""
     command = [sys.executable, *arguments]
@@ -62,7 +81,6 @@ def run(core: Path, *arguments: str) -> str:
 
 
 USUAL_JOB_AND_TESTS = """
-import sys
 import pytest
 from tests import usual_job
 
@@ -76,7 +94,7 @@ def test_a_usual_job_and_contracts_of_the_core_need_no_plugin(core: Path, monkey
     """With few histories: all of them run with all plug-ins there, too."""
     monkeypatch.setenv("BRIDGE_DATA_PROFILE", "repeatable")
     monkeypatch.setenv("BRIDGE_DATA_EXAMPLES", "4")
-    printed = run(core, "-c", USUAL_JOB_AND_TESTS, *QUICK)
+    printed = run_program(core, USUAL_JOB_AND_TESTS, *QUICK)
     assert "usual job: right" in printed and " passed" in printed
 
 
@@ -98,7 +116,7 @@ for path in sys.argv[1:]:
 def test_a_list_of_samples_not_to_be_read_is_refused_where_nothing_reads_it(core: Path, tmp_path: Path) -> None:
     whole, listed = (write_texts(tmp_path / name, 20) for name in ("whole", "listed"))
     forget_samples(listed, ["000003"], "asked for")
-    first, second = run(core, "-c", OPENS, str(whole), str(listed)).splitlines()
+    first, second = run_program(core, OPENS, str(whole), str(listed)).splitlines()
     assert first == "opened"
     assert second.startswith("refused:") and FORGOTTEN_JSONL in second and "plug-in" in second
 

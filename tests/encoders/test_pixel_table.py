@@ -27,13 +27,14 @@ from bridge_data.encoders import (
     VideoSampling,
 )
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.families import same_media
+from bridge_data.encoders.families import ProcessedFamily, same_media
 from bridge_data.encoders.pixel_table import TABLE
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.plugins.sharing.assignment import pixels
 from bridge_data.plugins.view.contents import pictures_of
 from bridge_data.task.samples_key import costs_key
+from tests.encoders.conftest import trial
 from tests.encoders.parts import CASES, assert_equal, draw_talk, encode, forbid_calls, make_tokenizer, picture
 from tests.encoders.qwen_parts import frames, make_family, qwen_tokenizer
 from tests.later import hf
@@ -382,6 +383,7 @@ def test_another_version_of_transformers_resizes_in_its_own_way(kind: str, monke
         return base(*args, **options | {"reducing_gap": 1.0})  # which changes images that become smaller
 
     monkeypatch.setattr(image_processing_backends, "np_resize", reducing)
+    monkeypatch.setattr(ProcessedFamily, "_has_table", trial)
     family = family_of(kind)
     assert family.keeps_bytes and not family._resizes
     rows = [[picture((301, 517))]]

@@ -8,6 +8,7 @@ import pytest
 from tests.fuzz import __main__ as harness
 from tests.fuzz.__main__ import TARGETS_MODULE, Result, run_child, run_target
 from tests.fuzz.targets import BY_NAME, TARGETS
+from tests.ranks import write_program
 
 NUM_CASES = 50 if "BRIDGE_DATA_EXAMPLES" in os.environ else 5
 
@@ -17,7 +18,9 @@ def test_targets_have_names_of_their_own() -> None:
 
 
 @pytest.mark.processes
-def test_a_short_round_finds_nothing(tmp_path: Path) -> None:
+def test_a_short_round_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(tmp_path / "python")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     results = {name: Result(name) for name in BY_NAME}
     settings = [
         {"name": name, "module": TARGETS_MODULE, "corpus": str(tmp_path / name), "seed": 0}

@@ -15,6 +15,7 @@ from bridge_data import (
     SkipSample,
     get_loader,
 )
+from bridge_data.lanes import sample_feed
 from bridge_data.lanes.sample_feed import Survival, skips_of_empty
 from bridge_data.order import Cursor, Geometry, Row
 from tests.prepared import encoder_with, train_dataset, write_blend, write_texts
@@ -89,26 +90,29 @@ def one_each(self: Any, samples: list[Any]) -> list[list[Any]]:
 @pytest.mark.parametrize(
     ("hooks", "what"),
     [
-        ({"batch_group_criterion": skip}, r"samples or packs to be grouped .*10000 in batch_group_criterion"),
-        ({"encode_batch": skip}, r"micro-batches .*10000 in encode_batch; the last because it is too large"),
+        ({"batch_group_criterion": skip}, r"samples or packs to be grouped .*1000 in batch_group_criterion"),
+        ({"encode_batch": skip}, r"micro-batches .*1000 in encode_batch; the last because it is too large"),
         (
             {"select_samples_to_pack": one_each, "pack_selected_samples": skip},
-            r"packs .*10000 in pack_selected_samples",
+            r"packs .*1000 in pack_selected_samples",
         ),
         (
             {"select_samples_to_pack": skip, "pack_selected_samples": skip},
-            r"packing buffers .*10000 in select_samples_to_pack",
+            r"packing buffers .*1000 in select_samples_to_pack",
         ),
         ({"encode_sample": no_part}, r"samples of d/train .*encode_sample; the last because it yielded nothing"),
     ],
 )
 def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
-    tmp_path: Path, hooks: dict[str, Any], what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: dict[str, Any], what: str
 ) -> None:
+    """After a thousand here; the real limits are tested above and below."""
+    monkeypatch.setattr(sample_feed, "FEWEST_SKIPS", 1_000)
+    monkeypatch.setattr(sample_feed.Survival.__init__, "__defaults__", ((1_000, 1_000),))
     packing = 2 if "select_samples_to_pack" in hooks else None
     texts = write_texts(tmp_path / "d", 20)
     made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder_with(**hooks))
-    with pytest.raises(FatalSampleError, match=rf"the last 10000 {what}"):
+    with pytest.raises(FatalSampleError, match=rf"the last 1000 {what}"):
         made.lane(0, made.new_state()).next()
 
 

@@ -19,9 +19,10 @@ from recipes.megatron.vlm import LLAVA_7B, Sizes
 from tests.cli.runner import run_command
 from tests.ranks import run_job
 from tests.recipes.llava_tokenizer import IMAGE_ID, PAD_ID, write_tokenizer
-from tests.recipes.vlm_job import NUM_STEPS, ROOT, arguments, make_inputs, train
+from tests.recipes.vlm_job import FORKS, NUM_STEPS, ROOT, arguments, make_inputs, train
 
-DIES_WHILE_SAVING = """
+DIES_WHILE_SAVING = f"""
+{FORKS}
 import sys
 import psutil
 from recipes.demo.on_cpu import main

@@ -14,8 +14,21 @@ ROOT = Path(__file__).parents[2]
 NUM_STEPS, SAVE_INTERVAL = 8, 3
 
 
-PROGRAM = "from recipes.demo.on_cpu import main; main()"
-"""A main module that imports nothing: a process that `dist_checkpointing` starts for each rank imports it anew."""
+FORKS = """
+from types import SimpleNamespace
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from torch import multiprocessing
+
+forking = {"get_context": lambda method: multiprocessing.get_context("fork")}
+filesystem_async.mp = SimpleNamespace(**vars(multiprocessing) | forking)
+"""
+"""The process that `dist_checkpointing` starts for the results of its writers is forked: a new one would import what
+they are of, for seconds."""
+
+PROGRAM = f"""{FORKS}
+from recipes.demo.on_cpu import main
+main()
+"""
 
 
 def make_inputs(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """One reading of a run: what `check --run`, `plan`, `order` and `view` say of 200 steps is what a DataModule draws."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -91,16 +92,24 @@ RUNS: dict[str, tuple[str, list[str], dict[str, Any] | None]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "many", 900, per_shard=90)
+    write_texts(folder / "few", 5)
+    write_texts(folder / "other", 70)
+    write_blend(folder / "blend.yaml", {"many": 3, "other": 1})
+    (folder / "my_runs.py").write_text(IN_PYTHON)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the data."""
+    shutil.copytree(data, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "my_runs", raising=False)
-    write_texts(tmp_path / "many", 900, per_shard=90)
-    write_texts(tmp_path / "few", 5)
-    write_texts(tmp_path / "other", 70)
-    write_blend(tmp_path / "blend.yaml", {"many": 3, "other": 1})
-    (tmp_path / "my_runs.py").write_text(IN_PYTHON)
 
 
 def _lanes(config: DataConfig) -> dict[str, int]:
@@ -138,8 +147,9 @@ def test_commands_say_of_a_run_what_its_datamodule_draws(name: str, tmp_path: Pa
     keys = [list(next(loader).__key__) for _ in range(steps[-1].stop)]
 
     order = RunOrder(run.dataset(), schedule=run.schedule, states=[one.state for one in saved.states])
+    samples = [order.at(step).samples for step in range(STEPS)]
     for step, numbers in enumerate(steps):
-        told = [[one.key for one in order.at(step).samples if one.micro_batch == number] for number in numbers]
+        told = [[one.key for one in samples[step] if one.micro_batch == number] for number in numbers]
         assert told == [keys[number] for number in numbers], step
 
     shown = BatchSequence(ShownRun.of(run, Plain(), saved).dataset, [one.state for one in saved.states])
@@ -152,7 +162,7 @@ def test_commands_say_of_a_run_what_its_datamodule_draws(name: str, tmp_path: Pa
     planned = json.loads(run_command("plan", source, *overrides, "--run-steps", STEPS, "--json").stdout)
     num_samples = sum(len(keys[number]) for numbers in steps for number in numbers)
     assert planned["run"]["units"] == num_samples
-    by_source = Counter(one.source for step in range(STEPS) for one in order.at(step).samples)
+    by_source = Counter(one.source for step in samples for one in step)
     if not run.options.trainer.skip_steps:
         assert planned["run"]["drawn"] == [by_source[one["name"]] for one in planned["sources"]]
 

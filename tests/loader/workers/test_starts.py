@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
+import bridge_data
 from bridge_data import (
     DefaultTaskEncoder,
-    EnergonMultiModalDataModule,
     TextSample,
     WorkerConfig,
     WorkerError,
@@ -211,7 +211,9 @@ def test_what_validation_cannot_import_is_an_error_before_the_first_step(
     encoders = {"task_encoder": DefaultTaskEncoder(), "validation_task_encoder": imported(name, 1)}
     with open_loader(data, "training", DefaultTaskEncoder(), 1) as other:
         assert other.wait_for_workers()  # the server is there
-        module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, **encoders, **options)
+        module = bridge_data.EnergonMultiModalDataModule(
+            str(data), num_workers=1, pin_memory=False, **encoders, **options
+        )
         train, _ = module.build()
         with caplog.at_level(logging.WARNING, "bridge_data"), pytest.raises(WorkerError) as caught:
             next(train)
@@ -222,7 +224,9 @@ def test_what_validation_cannot_import_is_an_error_before_the_first_step(
 def test_what_workers_need_for_an_encoder_is_imported_before_there_is_a_loader(
     data: Path, tmp_path: Path, imported: Any
 ) -> None:
-    module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, task_encoder=imported("tells", 1))
+    module = bridge_data.EnergonMultiModalDataModule(
+        str(data), num_workers=1, pin_memory=False, task_encoder=imported("tells", 1)
+    )
     by_server = tmp_path / f"tells_1.py.{os.getpid()}"
     until(by_server.exists, 60)
     train, _ = module.build()
@@ -237,13 +241,13 @@ def test_modules_that_each_process_has_of_its_own_are_not_asked_for(
     monkeypatch.setattr(EarlyServer, "prepare", lambda _, modules: asked.extend(modules))
     encoder = type("OfAScript", (DefaultTaskEncoder,), {"__module__": "__main__"})()
     encoder.number, encoder.path = 3, data
-    EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, task_encoder=encoder)
+    bridge_data.EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, task_encoder=encoder)
     assert type(data).__module__ in asked and not {"__main__", "builtins"} & {*asked}
 
 
 def test_if_that_hangs_the_first_batch_is_an_error_that_names_the_module(data: Path, imported: Any) -> None:
     options = {"num_workers": 1, "pin_memory": False, "worker_start_timeout_s": 2}
-    train, _ = EnergonMultiModalDataModule(str(data), task_encoder=imported("hangs", 2), **options).build()
+    train, _ = bridge_data.EnergonMultiModalDataModule(str(data), task_encoder=imported("hangs", 2), **options).build()
     with pytest.raises(WorkerError, match=IMPORTS["hangs"][1].format(2)):
         next(train)
 

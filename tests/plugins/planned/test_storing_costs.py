@@ -1,8 +1,5 @@
 import io
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from bridge_data.task import TaskEncoder
 from tests.cli.conftest import Run
 from tests.plugins.planned.measure_encoders import Words, expected, module, qwen
 from tests.prepared import CRUDE, write_dataset, write_texts
+from tests.ranks import run_job
 
 ENCODERS = "tests.plugins.planned.measure_encoders"
 QUIET = ("--no-progress", "--num-workers", 1)
@@ -132,12 +130,15 @@ def test_the_files_are_the_same_however_the_work_is_divided(run: Run, tmp_path: 
     assert len(written[0]) == 2 and written[0] == written[1] == written[2]
 
 
-def test_a_killed_run_resumes_and_grown_data_keep_what_was_measured(run: Run, tmp_path: Path) -> None:
+@pytest.mark.processes
+def test_a_killed_run_resumes_and_grown_data_keep_what_was_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_texts(tmp_path / "texts", 300)
-    command = [sys.executable, "-m", "bridge_data.cli", "prepare", str(folder), "--costs", WORDS]
-    stopped = {**os.environ, "BRIDGE_DATA_TEST_STOP": "250"}
-    killed = subprocess.run([*command, *map(str, QUIET)], env=stopped, capture_output=True, check=False)
-    assert killed.returncode == 9, killed.stderr
+    with monkeypatch.context() as stopped:
+        stopped.setenv("BRIDGE_DATA_TEST_STOP", "250")
+        status, printed = run_job("bridge_data.cli", "prepare", str(folder), "--costs", WORDS, *map(str, QUIET))
+    assert status == 9, printed
     with pytest.raises(Exception, match="bridge-data prepare"):
         table_of(folder, Words())
     left = {file: file.stat().st_mtime_ns for file in (folder / ".nv-meta/costs").glob(".measuring-*/*.costs")}

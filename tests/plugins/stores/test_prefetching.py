@@ -20,7 +20,7 @@ from bridge_data.plugins.stores.prefetching import (
 )
 from bridge_data.plugins.stores.store_requests import MAX_OPEN, RequestError
 
-CONTENT = bytes(number % 251 for number in range(1 << 20))
+CONTENT = (bytes(range(251)) * (1 << 13))[: 1 << 20]
 
 
 class Source:
