@@ -38,10 +38,22 @@ def is_distributed() -> bool:
 
 
 def rank_in(group: Any) -> tuple[int, int]:
-    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
+    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run.
+
+    Raises:
+        ConfigError: if it is no process group.
+    """
     import torch.distributed as dist
 
-    return (dist.get_rank(group), dist.get_world_size(group)) if is_distributed() else (0, 1)
+    if not is_distributed():
+        return 0, 1
+    try:
+        return dist.get_rank(group), dist.get_world_size(group)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"group={group!r}: expected a process group of torch.distributed, of a DeviceMesh that of its "
+            f'data-parallel dimension: mesh["dp"].get_group(). {error}'
+        ) from error
 
 
 def process_of(rank: int, group: Any) -> int:

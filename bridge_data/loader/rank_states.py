@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from bridge_data.errors import StateError
+from bridge_data.errors import ConfigError, StateError
 from bridge_data.later import torch
 from bridge_data.order.extras import StateExtra
 from bridge_data.order.state import LoaderState, merge, parse_state
@@ -38,7 +39,13 @@ def gather_objects(own: T, group: Any, process: int | None = None) -> list[T] | 
     rank, size = rank_in(group)
     if size <= 1:  # -1: this process is not in the group
         return [own]
-    process = process_of(0, group) if process is None else process
+    processes = torch.distributed.get_process_group_ranks(group or torch.distributed.group.WORLD)
+    process = processes[0] if process is None else process
+    if process not in processes:
+        raise ConfigError(
+            f"process {process} of the job is not in this data-parallel group, of {reprlib.repr(processes)}: gather "
+            f"the states on one of these, such as global_dst_rank={processes[0]} (each group has its own)"
+        )
     receives = torch.distributed.get_rank() == process
     all_of_them: list[Any] | None = [None] * size if receives else None
     # All ranks send as many bytes as the one that sends most: the receiver, whose state may be whole, sends none.

@@ -81,7 +81,10 @@ def test_plain_scripts_just_work(how: str, tmp_path: Path) -> None:
 
 RANKS = """
 import itertools
+import pytest
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from bridge_data import ConfigError, WorkerConfig
 from bridge_data.loader import get_savable_loader
 from bridge_data.order.state import merge_states
 from tests.loader.streams import Streams, config, names
@@ -90,6 +93,12 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 loader = get_savable_loader(Streams(config(0, 6, rank, 2), size=4))
 list(itertools.islice(loader, 5))
+for wrong in (
+    lambda: loader.save_state_global(global_dst_rank=2),
+    lambda: WorkerConfig.default_worker_config(0, init_device_mesh("cpu", (2,))),
+):
+    with pytest.raises(ConfigError, match="global_dst_rank=0|get_group"):
+        wrong()
 state = loader.save_state_global(global_dst_rank=1)
 assert state is None if rank == 0 else (type(state) is list and state[1] == loader.save_state_rank())
 expected = names(itertools.islice(loader, 6))
