@@ -10,6 +10,7 @@ import pytest
 
 from bridge_data import get_loader
 from bridge_data.errors import ConfigError
+from bridge_data.loader.lane_pool import LanePool
 from bridge_data.run_options import LoaderConfig
 from tests.loader.conftest import in_turn
 from tests.loader.lane_pools import LanePoolContract, WorkersContract
@@ -24,6 +25,11 @@ class TestThisProcess(LanePoolContract):
 @pytest.mark.processes
 class TestOneWorker(WorkersContract):
     num_workers = 1
+
+    @pytest.mark.slow
+    def test_so_are_all_if_what_starts_them_is_lost(self, pool: LanePool, dataset: Streams) -> None:
+        """Found as for three, in one loop over the workers."""
+        super().test_so_are_all_if_what_starts_them_is_lost(pool, dataset)
 
 
 @pytest.mark.processes
