@@ -532,7 +532,7 @@ def _check_checksums(data: dict[str, Any]) -> None:
         if name not in found:
             raise _damaged(f"lanes.{name}", "missing from the state")
         if saved.get(name) != found[name]:
-            if not data["lanes"][name]:
+            if name in saved and not data["lanes"][name]:
                 raise StateError(
                     f"lanes.{name}: has a checksum, and no position that it is of. If torch.distributed.checkpoint has "
                     "loaded it: of a dict it loads only entries that the state of the new loader has, too, so save and "
