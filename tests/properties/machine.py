@@ -41,6 +41,7 @@ from bridge_data import (
     save_states,
     stateless,
 )
+from bridge_data.order.plan_order import MIGRATION
 from bridge_data.plan import Branch, Plan
 from bridge_data.plan.blending import plan_of
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
@@ -547,11 +548,13 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(steps=STEPS, topology=topologies(), data=st.data())
     def reshard(self, steps: int, topology: Topology, data: st.DataObject) -> None:
-        """Go on with any number of lanes; endless data, with other weights or batches of another size, too."""
+        """Go on with any number of lanes; endless data, with other weights or batches of another size, too, if the
+        plug-in for that is there."""
         self.take(steps, sees_end=True)
         saved = self._leave()
         self.topology = topology
-        change = "none" if self.case.is_finite else data.draw(st.sampled_from(["none", "batch_size", "weights"]))
+        may_change = not self.case.is_finite and MIGRATION.find() is not None
+        change = data.draw(st.sampled_from(["none", "batch_size", "weights"])) if may_change else "none"
         event(f"resharded, changed: {change}")
         if change == "batch_size":
             self.case = dataclasses.replace(self.case, batch_size=data.draw(st.integers(1, 4)))
