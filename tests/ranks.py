@@ -118,7 +118,8 @@ def serve(listener: socket.socket, parent: int) -> NoReturn:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of others, who miss what a GPU needs
                 for name in PRELOADED:
-                    importlib.import_module(name)
+                    with contextlib.suppress(Exception):  # as without plug-ins: a job that needs it says why
+                        importlib.import_module(name)
             gc.collect()
             gc.freeze()  # else each job would look at, and copy, all that was imported
             gc.enable()
