@@ -117,9 +117,9 @@ def render_conversation(
     `tokenizer` may be a processor; `tools` are what the assistant may call, as JSON schemas.
 
     Raises:
-        ConfigError: if the template marks no answers and writes a turn differently once others follow it.
-        SampleError: if it does not write a turn, tools, or a field of a turn that only it can write; if the answer with
-            weight 0 is ambiguous.
+        ConfigError: if the template is invalid.
+        SampleError: if the answers cannot be found in what it writes; if it does not write a turn, tools, or a field of
+            a turn that only it can write; if the answer with weight 0 is ambiguous.
     """
     _check_takes_tools(template, messages, tools)
     turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]

@@ -17,7 +17,7 @@ from typing import Any
 
 from bridge_data.encoders.chat_turns import WORD, in_form_of, said
 from bridge_data.encoders.tokens import Span
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import SampleError
 
 _MARK = r"<[^<>\s]+>|\[[^\[\]\s]+\]"
 """What templates write between turns: `<|im_end|>`, `</s>`, `[/INST]`."""
@@ -30,14 +30,14 @@ def spans_of_answers(render: Callable[..., str], messages: list[dict[str, Any]],
     """The turns of the role `answers` in `text`, which `render(messages, prompt=False)` made.
 
     Raises:
-        ConfigError: if they cannot be found with this template.
-        SampleError: if a turn has a mark in its text by which they would be.
+        SampleError: if they cannot be found with this template, which may hold for some conversations alone; or if a
+            turn has a mark in its text by which they would be.
     """
     spans = _spans_by_prefixes(render, messages, text, answers)
     if spans is None:
         spans = _spans_by_marks(render, messages, text, answers)
     if spans is None:
-        raise ConfigError(
+        raise SampleError(
             "the chat template writes a turn differently once others follow it, so the answers cannot be found; "
             "put {% generation %} and {% endgeneration %} around the answers in the template, and set it as "
             "ConversationTemplateConfig(chat_template=...)"
@@ -119,7 +119,9 @@ def _marks(render: Callable[..., str], messages: list[dict[str, Any]], text: str
     first = next((number for number in numbers if number), None)
     if first is None:
         return None
-    before, asks = messages[:first], next(turn for turn in messages if turn["role"] not in ("system", answers))
+    before, asks = messages[:first], next((turn for turn in messages if turn["role"] not in ("system", answers)), None)
+    if asks is None:
+        return None
     answer = {"role": answers, "content": in_form_of(messages[first], WORD)}
     plain, prompted = (render(before, prompt=is_asked) for is_asked in (False, True))
     _, is_written, at_end = render([*before, answer], prompt=False).partition(WORD)

@@ -212,13 +212,16 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     that of the settings, else the tokenizer's own, else the family's.
 
     Raises:
-        ConfigError: if there is no chat template, or the tokenizer does not know the family's image token.
+        ConfigError: if there is no chat template, the tokenizer does not know the family's image token, or the family
+            has M-RoPE positions.
     """
 
     _images_need = "family, which would say what to do with them; pass one, such as Llava(...)"
     _family_kind: type[Any] = VisionFamily
     _family_expected = "a family such as Llava, LlavaNext, Idefics3 or InternVL"
     _pixel_types = typing.get_args(PixelType)
+    _with_mrope = "QwenVLTaskEncoder"
+    """The encoder for families with M-RoPE positions; "" if this one makes them."""
     _adds_special_tokens = True
     """Whether the tokenizer adds its special tokens, if the template writes no beginning-of-sequence token."""
 
@@ -233,6 +236,11 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         super().__init__(tokenizer, config, seq_length)
         if family is not None:
             check_family(type(self).__name__, family, self._family_kind, self._family_expected)
+            if self._with_mrope and getattr(family, "has_mrope", False):
+                raise ConfigError(
+                    f"{type(self).__name__}(family={type(family).__name__}): makes no M-RoPE positions; use "
+                    f"{self._with_mrope}"
+                )
         self.family = family
         if self._pixels == "uint8" and family is not None and not getattr(family, "keeps_bytes", False):
             raise ConfigError(

@@ -191,7 +191,10 @@ class HFTaskEncoder(VideoTaskEncoder):
             if token is not None:
                 check_written(text.count(token), number, kind, self.config, key)
         made = driven.call(text, images, clips)
-        before = driven.added_before(text, made)
+        try:
+            before = driven.added_before(text, made)
+        except ConfigError as error:  # not so of what it was tried with: this sample alone
+            raise SampleError(f"sample {key!r}: {error}") from None
         spans = [(start + before, end + before) for start, end in spans]
         marked, images_at = marked_in(made, spans)
         whole = marked = self._layout.learnt(marked)

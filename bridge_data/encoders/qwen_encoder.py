@@ -92,6 +92,7 @@ class QwenVLTaskEncoder(VideoTaskEncoder, FamilyTaskEncoder):
     """
 
     family: Qwen2VL
+    _with_mrope = ""
     _family_kind = Qwen2VL
     _family_expected = "a family of Qwen-VL: Qwen2VL, Qwen2_5VL or Qwen3VL"
 

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ class Qwen2VL(ProcessedFamily):
         ConfigError: if the processor makes no patches, or the limits contradict each other.
     """
 
+    has_mrope: ClassVar[bool] = True
     image_processor: Any
     min_pixels: int | None = None
     max_pixels: int | None = None

@@ -134,7 +134,7 @@ def test_the_template_is_that_of_the_settings_or_one_of_the_tokenizer() -> None:
     assert answers(make_tokenizer(None, end=False), MESSAGES[:2], own)[1] == "a boat"
     fickle = TURNS_WITHOUT_MARKS.replace("<bot> {{", "<bot> {% if not loop.last %}red{% endif %} {{")
     fickle = fickle.replace("<end>", "").replace("<user>", "user :")
-    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):  # it changes earlier turns, and has no marks
+    with pytest.raises(SampleError, match=r"put \{% generation %\}"):  # it changes earlier turns, and has no marks
         answers(make_tokenizer(fickle))
     with pytest.raises(ConfigError, match=r"has no chat template.*PLAIN_CHAT_TEMPLATE"):
         answers(make_tokenizer(None))

@@ -6,7 +6,7 @@ import pytest
 
 from bridge_data.encoders.chat import render_conversation
 from bridge_data.encoders.chat_turns import messages_for
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import SampleError
 from tests.encoders.multimodal_parts import make_tokenizer
 
 
@@ -111,7 +111,7 @@ def test_each_kind_of_answer_may_be_closed_otherwise() -> None:
 def test_the_next_turn_may_close_an_answer() -> None:
     assert learnt_by(NOT_CLOSED, THOUGHT) == ["<think></think>a boat", "<think>hm 3</think>the sea"]
     called = [CALLED[0], {**CALLED[1], "reasoning_content": "hm"}, *CALLED[2:-1], THOUGHT[-1]]
-    with pytest.raises(ConfigError, match="so the answers cannot be found"):  # what the tool returned would be learnt
+    with pytest.raises(SampleError, match="so the answers cannot be found"):  # what the tool returned would be learnt
         learnt_by(NOT_CLOSED, called)
 
 
@@ -126,7 +126,7 @@ def test_the_system_text_may_be_in_the_last_question() -> None:
 
 
 def test_an_answer_that_only_ends_with_the_text_is_not_found() -> None:
-    with pytest.raises(ConfigError, match=r"put \{% generation %\} and \{% endgeneration %\} around the answers"):
+    with pytest.raises(SampleError, match=r"put \{% generation %\} and \{% endgeneration %\} around the answers"):
         learnt_by(CLOSED_AT_THE_END, TALK)
 
 
@@ -140,3 +140,9 @@ def test_a_mark_in_a_text_is_refused_where_it_would_be_taken_for_one(number: int
         return
     with pytest.raises(SampleError, match="in its text, which the chat template writes around answers"):
         learnt_by(template, messages)
+
+
+def test_answers_to_nobody_are_not_found() -> None:
+    template = LEAVES_OUT_THOUGHTS.replace("PROMPT", "").replace("WRITES", "true")
+    with pytest.raises(SampleError, match="so the answers cannot be found"):
+        learnt_by(template, [says("assistant", "a boat"), says("assistant", "the sea")])

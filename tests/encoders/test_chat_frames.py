@@ -11,7 +11,7 @@ import pytest
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE
 from bridge_data.encoders import chat as module
 from bridge_data.encoders.chat import render_conversation
-from bridge_data.errors import ConfigError
+from bridge_data.errors import SampleError
 from tests.encoders.multimodal_parts import make_tokenizer
 
 CHATML = (
@@ -119,7 +119,7 @@ def test_answers_are_the_same_however_often_a_template_is_seen_that_writes_the_l
         assert text == "<user>a user<assistant>a assistant<user>a user<assistant>*a assistant"
         assert [text[start:end] for start, end in spans] == ["a assistant", "a assistant"]
     for _ in range(3):
-        with pytest.raises(ConfigError, match="writes a turn differently"):
+        with pytest.raises(SampleError, match="writes a turn differently"):
             render_conversation(tokenizer, turns, LAST.replace("<", "").replace(">", ":"), "assistant")
 
 

@@ -11,12 +11,14 @@ from bridge_data import SampleError, SkipSample, VidQASample
 from bridge_data.encoders import (
     ConversationSample,
     FamilyConfig,
+    FamilyTaskEncoder,
     HFTaskEncoder,
     ImageLimits,
     QwenVLTaskEncoder,
     VideoConversationSample,
 )
 from bridge_data.encoders.encoder_config import SamplePolicies
+from bridge_data.errors import ConfigError
 from tests.encoders.parts import assert_equal, draw_talk, encode, forbid_calls, learn, of_transformers
 from tests.encoders.qwen_parts import FAMILIES, frames, make_family, make_processor, qwen_tokenizer, tiny_model
 
@@ -222,3 +224,10 @@ def test_images_and_videos_keep_to_the_budget_of_tokens(name: str) -> None:
     none = make_encoder(name, config=FamilyConfig(images=ImageLimits(max_image_tokens=1)))
     with pytest.raises(SkipSample):
         encode(none, sample)
+
+
+def test_an_encoder_without_mrope_positions_refuses_the_family() -> None:
+    with pytest.raises(
+        ConfigError, match=r"FamilyTaskEncoder\(family=Qwen2_5VL\): makes no M-RoPE positions; use QwenVL"
+    ):
+        FamilyTaskEncoder(qwen_tokenizer("qwen2_5_vl"), make_family("qwen2_5_vl"))

@@ -80,6 +80,7 @@ class DocumentTaskEncoder(FamilyTaskEncoder):
 
     family: VisionFamily
     config: DocumentConfig
+    _with_mrope = "QwenVLDocumentTaskEncoder"
 
     def __init__(
         self,
@@ -174,11 +175,6 @@ class DocumentTaskEncoder(FamilyTaskEncoder):
                 "expected a family such as Llava(...), and a DocumentConfig. For documents without pictures use "
                 "PretrainingTaskEncoder"
             )
-        if isinstance(self.family, Qwen2VL) and self._family_kind is not Qwen2VL:
-            raise ConfigError(
-                f"{type(self).__name__}(family={type(self.family).__name__}): makes no M-RoPE positions; use "
-                "QwenVLDocumentTaskEncoder"
-            )
         self.splits_samples |= self.config.overlong == "split"
         around = self._written_image.split(self.family.image_token)
         before, after = (len(self.tokenizer(one, add_special_tokens=False).input_ids) for one in around)
@@ -251,6 +247,7 @@ class QwenVLDocumentTaskEncoder(DocumentTaskEncoder, QwenVLTaskEncoder):
     """
 
     family: Qwen2VL
+    _with_mrope = ""
 
     def __init__(
         self,
