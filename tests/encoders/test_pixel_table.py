@@ -272,13 +272,16 @@ def _processor() -> Any:
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
 def test_measured_costs_hold_for_every_type_of_pixels_and_on_every_machine(kind: str) -> None:
-    tokenizer, keys = make_tokenizer(template=chatml(image="<image>")), set()
+    is_qwen, keys = kind == "qwen2_vl", set()
+    tokenizer = qwen_tokenizer(kind) if is_qwen else make_tokenizer(template=chatml(image="<image>"))
+    encoder_of: Any = QwenVLTaskEncoder if is_qwen else FamilyTaskEncoder
     for name in TYPES:
         family = family_of(kind)
-        object.__setattr__(family, "image_token", "<image>")
-        keys.add(costs_key(FamilyTaskEncoder(tokenizer, family, FamilyConfig(pixels=name))))
+        if not is_qwen:
+            object.__setattr__(family, "image_token", "<image>")
+        keys.add(costs_key(encoder_of(tokenizer, family, FamilyConfig(pixels=name))))
     object.__setattr__(family, "_table", None)
-    keys.add(costs_key(FamilyTaskEncoder(tokenizer, family)))
+    keys.add(costs_key(encoder_of(tokenizer, family)))
     assert len(keys) == 1
 
 
