@@ -63,7 +63,7 @@ test-most: setup
 	  -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
-STAGES := $(addprefix tests/,storage data plan order decode task lanes loader datamodule samples prepare energon encoders plugins check cli runs) $(wildcard tests/test_*.py)
+STAGES := $(addprefix tests/,storage data plan order decode task lanes loader datamodule samples prepare energon encoders plugins cli runs) $(wildcard tests/test_*.py)
 test-fast: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long and not processes and not seconds"
 

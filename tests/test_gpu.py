@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bridge_data import DefaultTaskEncoder, WorkerConfig, get_loader
-from bridge_data.check.differences import first_difference
 from bridge_data.encoders import FamilyConfig, FamilyTaskEncoder
 from bridge_data.encoders.pixel_table import PIXELS
+from bridge_data.samples.differences import first_difference
 from tests.encoders.parts import CASES, draw_talk, encode, make_tokenizer
 from tests.loader.ends_job import CASES as ENDS
 from tests.loader.ends_job import dataset_of

@@ -42,10 +42,10 @@ LAYERS = (
         "decode",
     ),
     *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "configs"),
-    *("runs", "check", "cli", "plugins", "energon"),
+    *("runs", "cli", "plugins", "energon"),
 )
 """From the first to the last: what all stages use, the stages, and the core's last rooms: the DataModule and its
-settings, training runs as commands read them, the checks of data and runs, and the command line. Above the core stand
+settings, training runs as commands read them, and the command line. Above the core stand
 the plug-ins, whose commands use what those of the core share; and the names of Energon, which nothing imports."""
 
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}

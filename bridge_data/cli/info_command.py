@@ -57,7 +57,7 @@ from bridge_data.samples import CrudeSample
 from bridge_data.storage import Location, RemotePath
 
 if TYPE_CHECKING:
-    from bridge_data.check.missing_parts import PartCount
+    from bridge_data.plan.missing_parts import PartCount
 
 _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 """(the facts as plain data, the lines that show them)."""
@@ -212,7 +212,7 @@ def _odd_parts(dataset: PreparedDataset, sample_type: dict[str, Any] | None) -> 
         return []  # a loader and `check` say it
     if not field_map or dataset.index is None:
         return []
-    from bridge_data.check.missing_parts import count_parts  # imports numpy, which little else here needs
+    from bridge_data.plan.missing_parts import count_parts  # imports numpy, which little else here needs
 
     return count_parts(dataset.all_shards(), field_map)
 

@@ -289,7 +289,7 @@ def _prepare(path: Location, config: PrepareConfig, flags: Mapping[str, Any]) ->
     click.echo()
     click.echo(split_table(split_counts(PreparedDataset.open(path, flags["limits"]), flags["split_config"])))
     if content is not None:
-        from bridge_data.check.missing_parts import count_parts  # imports numpy
+        from bridge_data.plan.missing_parts import count_parts  # imports numpy
 
         field_map = read_definition(content).field_map
         for one in count_parts(PreparedDataset.open(path, flags["limits"]).all_shards(), field_map, max_samples=None):

@@ -165,7 +165,7 @@ PATHS = {
         "command_info=bridge_data.cli.checkpoint_command:info"
     ),
     "tools.info": "command=bridge_data.cli.info_command:info",
-    "tools.lint": "command=bridge_data.cli.check_command:check",
+    "tools.lint": "command=bridge_data.plugins.doctor.check_command:check",
     "tools.mount": "command=bridge_data.plugins.mount.mount_command:mount",
     "tools.prepare": "command=bridge_data.cli.prepare_command:prepare",
     "tools.prepare_media": "command=bridge_data.cli.prepare_command:prepare",

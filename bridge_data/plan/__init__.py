@@ -5,6 +5,7 @@
     declared            what a metadataset declares, with the settings of the levels above
     blending            the blend as a tree and as a flat list of sources; data that several branches read
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
+    missing_parts       how many samples lack a part that a field map names
     folder_contents     the kinds of data files in a folder, and why several are refused
     dataset_yaml        how samples are built: classes, field maps, `factories` of user code
     in_memory           samples that are passed as objects

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 
 TABLE: Mapping[str, Mapping[str, str]] = {
     "commands": {
+        "check": "bridge_data.plugins.doctor.check_command:check",
         "checkpoint diff": "bridge_data.plugins.checkpoints.state_commands:diff",
         "checkpoint redist": "bridge_data.plugins.checkpoints.state_commands:redist",
         "checkpoint skip": "bridge_data.plugins.checkpoints.state_commands:skip",
@@ -64,7 +65,6 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "balance": "bridge_data.plugins.sharing.sharing:balanced_by",
         "compressed_tars": "bridge_data.plugins.compressed.gzip_tar:GzipTar",
         "context_groups": "bridge_data.plugins.planned.context_groups:with_context_groups",
-        "check_run": "bridge_data.plugins.doctor.checked_run:check_run",
         "cost_checks": "bridge_data.plugins.planned.sample_costs:checked_weights",
         "cost_weights": "bridge_data.plugins.planned.cost_weights:CostWeights",
         "definition_guess": "bridge_data.plugins.convert.column_guess:guess_of_samples",

@@ -12,10 +12,10 @@ from PIL import Image
 from bridge_data.cli.sample_facts import facts_of, part_facts, text_of
 from bridge_data.decode.av import AVDecoder
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from tests.check.datasets import change
 from tests.cli.conftest import Run
 from tests.cli.test_prepare_command import FIELDS, QUIET, refused, succeeded
 from tests.plan.joins import joined, metadataset, texts
+from tests.plugins.doctor.datasets import change
 from tests.prepare.files import film, picture, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tables import table_of, write_parquet

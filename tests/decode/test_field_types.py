@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bridge_data import DefaultTaskEncoder, SampleDecoder, TextSample, WorkerConfig, get_loader, get_train_dataset
-from bridge_data.check.lint import LintConfig, lint
 from bridge_data.decode.source_reader import is_of_type
+from bridge_data.plugins.doctor.lint import LintConfig, lint
 from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from tests.decode.pictures import encoded, picture

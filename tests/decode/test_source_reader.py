@@ -19,10 +19,10 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.check.lint import LintConfig, lint
 from bridge_data.decode import SampleDecoder, SingleSourceReader, image, open_source_reader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
+from bridge_data.plugins.doctor.lint import LintConfig, lint
 from bridge_data.plugins.joins.joined_reader import JoinedSourceReader
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo

@@ -21,7 +21,6 @@ from bridge_data import (
     get_train_dataset,
     packing_efficiency,
 )
-from bridge_data.check.differences import first_difference
 from bridge_data.encoders import (
     ConversationSample,
     ConversationTemplateConfig,
@@ -34,6 +33,7 @@ from bridge_data.encoders import (
     text_encoder,
 )
 from bridge_data.encoders.tokens import tokenize_spans
+from bridge_data.samples.differences import first_difference
 from bridge_data.task.task_encoder import together_with
 from tests.encoders.parts import CASES, TILE, draw_talk, encode, make_tokenizer, picture, png
 from tests.prepared import CRUDE, write_dataset

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.check.lint import LintConfig, lint
 from bridge_data.data import ShardReader, open_shards
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.doctor.lint import LintConfig, lint
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
 from tests.data.tars import write_tar

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, Packing, SkipSample, WorkerConfig, stateless
-from bridge_data.check.differences import first_difference
 from bridge_data.counts import BatchCounts
 from bridge_data.lanes.maker_wrappers import MakerWrapper
+from bridge_data.samples.differences import first_difference
 from bridge_data.task.task_encoder import together
 from tests.prepared import train_dataset, write_dataset
 

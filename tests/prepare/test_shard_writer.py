@@ -19,9 +19,9 @@ import yaml
 from PIL import Image
 
 from bridge_data import CaptioningSample, WorkerConfig, get_loader, get_val_dataset
-from bridge_data.check.lint import LintConfig, lint
 from bridge_data.data import PreparedDataset, ShardReader, open_shards
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plugins.doctor.lint import LintConfig, lint
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.part_encoding import tar_header
 from bridge_data.prepare.shard_writer import HashSplit, ShardWriter, WriterConfig

@@ -29,7 +29,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from bridge_data.check.differences import first_difference
 from bridge_data.counts import COUNTS
 from bridge_data.data.records import stored_records
 from bridge_data.data.withheld import digest_of_keys
@@ -42,6 +41,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.plugins.caches.cache_folder import Buffer, CacheFolder
 from bridge_data.run_options import Memo
+from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, from_pieces, pieces_of, writable_content
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.samples_key import content_keys

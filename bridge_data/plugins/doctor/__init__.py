@@ -1,6 +1,9 @@
-"""What would stop or slow a run, how fast its data are, and where the time goes: `bridge-data check --run`, and `plan
---measure`.
+"""What is wrong with data, and what would stop or slow a run: `bridge-data check`; how fast data are, and where the
+time goes: `plan --measure`.
 
+    check_command   `check`: what to check, and what it prints
+    lint            a data set or metadataset, shard by shard
+    lint_checks     the kinds of faults, and what finds them
     checked_run     `check --run`: facts, sources and findings
     run_checks      this machine, the data, the order and the speed, looked at one by one
     planned_run     a run with its machines, and the time of its steps

@@ -24,9 +24,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from bridge_data.check.differences import first_difference
-from bridge_data.check.lint_checks import KINDS, Fault, check_metadata
-from bridge_data.check.missing_parts import count_parts
 from bridge_data.data import ShardSet
 from bridge_data.data.index_file import ShardEntry
 from bridge_data.data.metadata import META_FOLDER
@@ -42,12 +39,15 @@ from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import RepeatedData
+from bridge_data.plan.missing_parts import count_parts
 from bridge_data.plan.source import together
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, measure, num_cores
+from bridge_data.plugins.doctor.lint_checks import KINDS, Fault, check_metadata
 from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
 from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
 from bridge_data.runs.training_run import OrderTaskEncoder
+from bridge_data.samples.differences import first_difference
 from bridge_data.storage import is_remote
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import busy_workers, equal_workers

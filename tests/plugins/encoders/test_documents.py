@@ -26,7 +26,6 @@ from bridge_data import (
     get_train_dataset,
     get_val_dataset,
 )
-from bridge_data.check.differences import first_difference
 from bridge_data.counts import COUNTS
 from bridge_data.encoders import (
     ConversationSample,
@@ -46,6 +45,7 @@ from bridge_data.plugins.encoders import (
 )
 from bridge_data.plugins.encoders.documents import piece_ends
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.samples.differences import first_difference
 from tests.encoders.parts import CASES, TEXT, assert_equal, encode, make_tokenizer, picture, png
 from tests.encoders.qwen_parts import FAMILIES, make_family, make_processor, qwen_tokenizer
 from tests.plugins.convert.originals import converted, write_jsonl

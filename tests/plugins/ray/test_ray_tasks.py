@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data.check.lint import LintConfig, lint
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
+from bridge_data.plugins.doctor.lint import LintConfig, lint
 from bridge_data.plugins.media.media import prepare_media
 from bridge_data.plugins.media.media_rule import MediaRule
 from bridge_data.plugins.ray.ray_tasks import RayTasks

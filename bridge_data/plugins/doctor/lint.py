@@ -17,23 +17,6 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.check.lint_checks import (
-    KINDS,
-    Fault,
-    FaultTally,
-    ImageNotes,
-    KeyLog,
-    LintReport,
-    Recipe,
-    Report,
-    SampleCheck,
-    ShardWalk,
-    check_indexes,
-    check_metadata,
-    code_of,
-    digests,
-    repeated_table_keys,
-)
 from bridge_data.data import Records, ShardSet
 from bridge_data.data.index_file import split_name
 from bridge_data.data.jsonl_file import split_gaps
@@ -59,6 +42,23 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.formats import Opening, find_format
 from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
+from bridge_data.plugins.doctor.lint_checks import (
+    KINDS,
+    Fault,
+    FaultTally,
+    ImageNotes,
+    KeyLog,
+    LintReport,
+    Recipe,
+    Report,
+    SampleCheck,
+    ShardWalk,
+    check_indexes,
+    check_metadata,
+    code_of,
+    digests,
+    repeated_table_keys,
+)
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.storage import absolute, on_disk

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bridge_data.check.lint import LintConfig, find_targets, lint
-from bridge_data.check.lint_checks import KINDS
 from bridge_data.data import open_shards
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.formats import Opening
+from bridge_data.plugins.doctor.lint import LintConfig, find_targets, lint
+from bridge_data.plugins.doctor.lint_checks import KINDS
 from bridge_data.plugins.joins.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
-from tests.check.datasets import CAPTIONING, array, change, edit_meta, members, prepare_again, write_dataset
 from tests.decode.av import media
 from tests.decode.pictures import encoded, frames_of, half_overwritten
 from tests.decode.pictures import picture as large
 from tests.plan.joins import OWN, joined, own, texts
+from tests.plugins.doctor.datasets import CAPTIONING, array, change, edit_meta, members, prepare_again, write_dataset
 from tests.prepare.files import picture
 from tests.prepare.odd_tars import LOSING, MORE, TWO, tar_of, without_content
 from tests.prepared import write_dataset as write_texts

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.check.differences import first_difference
+from bridge_data.samples.differences import first_difference
 
 MAKERS: dict[str, Callable[[float], Any]] = {
     "bfloat16": lambda value: torch.tensor([value, float("nan")], dtype=torch.bfloat16),

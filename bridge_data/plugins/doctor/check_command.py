@@ -1,14 +1,12 @@
 """`bridge-data check`: everything that is wrong with a data set, at once; or what would stop or slow a run."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bridge_data.check.lint import LintConfig, lint
-from bridge_data.check.lint_checks import KINDS, Fault, LintReport
 from bridge_data.cli.terminal import (
     ON_DISK,
     echo_report,
@@ -25,14 +23,12 @@ from bridge_data.cli.terminal import (
     trust_options,
 )
 from bridge_data.errors import ConfigError, counted
-from bridge_data.extensions import Feature
 from bridge_data.plan.formats import Opening
+from bridge_data.plugins.doctor.lint import LintConfig, lint
+from bridge_data.plugins.doctor.lint_checks import KINDS, Fault, LintReport
 from bridge_data.prepare.executors import executor_named
 
 SHOWN_ON_SCREEN = 5
-
-_CHECK_RUN = Feature[Callable[..., int]]("check_run")
-"""Checks a run, prints what was found, and returns the exit code."""
 
 
 def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -96,7 +92,9 @@ def check(
     refuse_others("is for data: leave it out with --run", [name for name in options if name != "progress"], ())
     given = {name: value for name, value in of_run.items() if is_given(name)}
     own = {_OF_RUN[name]: value for name, value in given.items() if name != "measure"}
-    context.exit(_CHECK_RUN.get("--run")(run, path, measure_s=of_run["measure"] or 0.0, as_json=as_json, **own))
+    from bridge_data.plugins.doctor.checked_run import check_run  # here: checks of data need nothing of runs
+
+    context.exit(check_run(run, path, measure_s=of_run["measure"] or 0.0, as_json=as_json, **own))
 
 
 _OF_RUN = {

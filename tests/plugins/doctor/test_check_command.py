@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.check.lint_checks import KINDS
-from tests.check.datasets import change, write_dataset
+from bridge_data.plugins.doctor.lint_checks import KINDS
 from tests.cli.runner import run_command
+from tests.plugins.doctor.datasets import change, write_dataset
 
 
 def lint(*arguments: object, exit_code: int = 0) -> str:

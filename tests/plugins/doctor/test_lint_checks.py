@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.check import lint_checks
-from bridge_data.check.lint_checks import KeyLog, digests, repeated_table_keys
 from bridge_data.plan import load_plan
+from bridge_data.plugins.doctor import lint_checks
+from bridge_data.plugins.doctor.lint_checks import KeyLog, digests, repeated_table_keys
 from tests.tables import save_to_disk, table_of, write_parquet
 
 

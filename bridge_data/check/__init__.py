@@ -1,2 +1,0 @@
-"""What is wrong with data: every shard, index, part and field, and the parts that samples lack; where two values
-differ first."""
