@@ -2,8 +2,8 @@
 families, whose batches equal those of transformers' processors.
 
     conversations ─ chat (template) ─ tokens ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
-    family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it; video_encoder has what the
-    last two share
+    family_encoder calls them in order; multimodal_encoder builds on it, and encoders of the plug-in `encoders` do: of
+    Qwen-VL, of any processor of transformers, of documents, pairs and speech
 
     token_ids       ids without offsets; where tokens end, of tokenizers that cut bytes
     chat_turns      the form in which a template reads turns: text, or parts
@@ -16,13 +16,10 @@ families, whose batches equal those of transformers' processors.
     sample_media    images and videos of a crude sample: its parts, or files that it names
     visual_settings what a sample says of one image or video: pixels, frames, times
     families        what each family makes of an image: sizes, tiles, tokens
-    qwen_families   the same of Qwen-VL, with videos
     pixel_table     pixel values from bytes, in one pass, on any device
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
-    text            an encoder of its own, without conversations (those of pairs and of speech are a plug-in)
-    driven_processor calls a processor of transformers for one conversation, after it was tried; `joining` makes packs
-                    and batches of its outputs, `packed_models` knows what models need of packs
+    text            an encoder of its own, without conversations
     pretrained      opens tokenizers, processors and configs
 
 A new family is a `VisionFamily` in `families`, named here and in `visuals._MADE_FOR`.
@@ -52,13 +49,7 @@ if TYPE_CHECKING:
     from bridge_data.encoders.family_encoder import ConversationTaskEncoder as ConversationTaskEncoder
     from bridge_data.encoders.family_encoder import FamilyTaskEncoder as FamilyTaskEncoder
     from bridge_data.encoders.family_encoder import text_encoder as text_encoder
-    from bridge_data.encoders.hf import HFTaskEncoder as HFTaskEncoder
     from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder as MultiModalTaskEncoder
-    from bridge_data.encoders.qwen_encoder import QwenVLBatch as QwenVLBatch
-    from bridge_data.encoders.qwen_encoder import QwenVLTaskEncoder as QwenVLTaskEncoder
-    from bridge_data.encoders.qwen_families import Qwen2_5VL as Qwen2_5VL
-    from bridge_data.encoders.qwen_families import Qwen2VL as Qwen2VL
-    from bridge_data.encoders.qwen_families import Qwen3VL as Qwen3VL
     from bridge_data.encoders.sequences import FamilyBatch as FamilyBatch
     from bridge_data.encoders.sequences import FamilySample as FamilySample
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch

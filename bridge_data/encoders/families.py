@@ -10,7 +10,7 @@ of the family's processor. Raises if the image processor makes other tiles than 
     Idefics3     ─ and SmolVLM: an image is enlarged to a whole number of tiles; the row and column of each are written
     InternVL     ─ the grid of tiles nearest to the aspect of the image, and a thumbnail if there are several
 
-Those of Qwen-VL are in `bridge_data.encoders.qwen_families`.
+Those of Qwen-VL are in `bridge_data.plugins.encoders.qwen_families`.
 
 Images are resized by Pillow and cut as the processor does it, if a trial shows that the bits are the same; else by it.
 Of sizes, only what transformers cannot compute without pixels is computed here. `get_number_of_image_patches` of

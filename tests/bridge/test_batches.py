@@ -14,9 +14,9 @@ import transformers
 from packaging.version import Version
 
 from bridge_data.encoders import ConversationSample, SamplePolicies
-from bridge_data.encoders.qwen_encoder import IMAGE, mrope_positions
-from bridge_data.encoders.qwen_families import QWEN2_VL_TEMPLATE
 from bridge_data.errors import SkipSample
+from bridge_data.plugins.encoders.qwen_encoder import IMAGE, mrope_positions
+from bridge_data.plugins.encoders.qwen_families import QWEN2_VL_TEMPLATE
 from tests.bridge.batch_parts import (
     MODELS,
     PLAIN,

@@ -7,7 +7,7 @@ import pytest
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE
 from bridge_data.encoders.chat_turns import messages_for, roles_in_parts
 from bridge_data.encoders.families import IDEFICS3_TEMPLATE, INTERNVL_TEMPLATE, LLAVA_TEMPLATE
-from bridge_data.encoders.qwen_families import QWEN2_VL_TEMPLATE, QWEN3_VL_TEMPLATE
+from bridge_data.plugins.encoders.qwen_families import QWEN2_VL_TEMPLATE, QWEN3_VL_TEMPLATE
 from tests.encoders.multimodal_parts import TURNS
 
 WITH_TYPES_OF_TOOLS = """\

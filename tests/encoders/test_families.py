@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.encoders import Idefics3, LlavaNext, VideoSampling
-from bridge_data.encoders.qwen_families import MAX_ASPECT
 from bridge_data.encoders.visuals import smart_resize
+from bridge_data.plugins.encoders.qwen_families import MAX_ASPECT
 from tests.encoders.parts import make_tokenizer, picture
 from tests.encoders.qwen_parts import make_family, video_processor
 from tests.later import hf

@@ -17,7 +17,6 @@ from bridge_data.encoders import (
     FamilyTaskEncoder,
     MultiModalTaskEncoder,
     PretrainingTaskEncoder,
-    QwenVLTaskEncoder,
     VideoSampling,
     text_encoder,
 )
@@ -25,13 +24,18 @@ from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
-from bridge_data.plugins.encoders import ContrastiveTaskEncoder, DocumentTaskEncoder, SpeechTaskEncoder
+from bridge_data.plugins.encoders import (
+    ContrastiveTaskEncoder,
+    DocumentTaskEncoder,
+    QwenVLTaskEncoder,
+    SpeechTaskEncoder,
+)
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
 from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
-from tests.encoders.test_hf import driven
 from tests.plugins.encoders.test_contrastive import parts_of
+from tests.plugins.encoders.test_hf import driven
 from tests.plugins.encoders.test_speech import extractor, speech_tokenizer
 from tests.prepared import write_texts
 from tests.ranks import run_job

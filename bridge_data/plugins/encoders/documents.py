@@ -24,14 +24,14 @@ from bridge_data.encoders.conversations import Conversation
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig, KeepPolicy, TurnsPolicy, refuse
 from bridge_data.encoders.families import VisionFamily
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder, FamilyTaskEncoder
-from bridge_data.encoders.qwen_encoder import QwenVLTaskEncoder
-from bridge_data.encoders.qwen_families import Qwen2VL
 from bridge_data.encoders.sequences import TokenizedSample, check_length, with_image_tokens
 from bridge_data.encoders.tokens import MarkedTokens, Span
 from bridge_data.encoders.visuals import VideoSampling, picture_sizes
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_choice
 from bridge_data.plugins.encoders.document_rows import MissingPicture, cook_document
+from bridge_data.plugins.encoders.qwen_encoder import QwenVLTaskEncoder
+from bridge_data.plugins.encoders.qwen_families import Qwen2VL
 from bridge_data.running_hook import note_truncation
 from bridge_data.samples import CaptioningSample, InterleavedSample, Sample, SimilarityInterleavedSample, TextSample
 from bridge_data.task import Cooker, stateless

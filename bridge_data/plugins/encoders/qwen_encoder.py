@@ -24,12 +24,12 @@ from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfig, refuse
 from bridge_data.encoders.families import Pieces
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.qwen_families import MAX_ASPECT, Grid, Qwen2VL
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
 from bridge_data.encoders.tokens import MarkedTokens
-from bridge_data.encoders.video_encoder import VideoTaskEncoder
 from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
+from bridge_data.plugins.encoders.qwen_families import MAX_ASPECT, Grid, Qwen2VL
+from bridge_data.plugins.encoders.video_encoder import VideoTaskEncoder
 from bridge_data.samples import Sample, edataclass
 from bridge_data.task import stateless
 

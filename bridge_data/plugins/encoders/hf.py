@@ -20,11 +20,8 @@ from bridge_data.encoders.chat import (
     render_conversation,
 )
 from bridge_data.encoders.conversations import VIDEO, Conversation, check_written
-from bridge_data.encoders.driven_processor import Clip, DrivenProcessor, MediaKind, marked_in, replacements_in
 from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
-from bridge_data.encoders.packed_models import PackedModel
 from bridge_data.encoders.pretrained import open_processor
-from bridge_data.encoders.qwen_encoder import QwenVLBatch
 from bridge_data.encoders.sequences import (
     FamilyBatch,
     FamilySample,
@@ -33,9 +30,12 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
 )
 from bridge_data.encoders.tokens import MarkedTokens, tokenize_text
-from bridge_data.encoders.video_encoder import VideoTaskEncoder
 from bridge_data.encoders.visuals import VideoSampling, open_video, picture_sizes, pictures, without_settings
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError, SkipSample
+from bridge_data.plugins.encoders.driven_processor import Clip, DrivenProcessor, MediaKind, marked_in, replacements_in
+from bridge_data.plugins.encoders.packed_models import PackedModel
+from bridge_data.plugins.encoders.qwen_encoder import QwenVLBatch
+from bridge_data.plugins.encoders.video_encoder import VideoTaskEncoder
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import stateless
 

@@ -17,11 +17,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.joining import Joining
 from bridge_data.encoders.sequences import Media
 from bridge_data.encoders.tokens import MarkedTokens, Span, touching
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, probes
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.plugins.encoders.joining import Joining
 
 Made: TypeAlias = Mapping[str, Any]
 """The outputs of a processor for one text."""

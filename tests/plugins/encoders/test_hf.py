@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from bridge_data import ConfigError, SkipSample
-from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, HFTaskEncoder, SamplePolicies
+from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, SamplePolicies
+from bridge_data.plugins.encoders import HFTaskEncoder
 from tests.bridge import hf_processors
 from tests.encoders.parts import CASES, draw_talk, make_tokenizer, of_transformers
 from tests.encoders.qwen_parts import make_processor

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from bridge_data import ConfigError
-from bridge_data.encoders import ConversationSample, FamilyConfig, HFTaskEncoder, QwenVLTaskEncoder
+from bridge_data.encoders import ConversationSample, FamilyConfig
+from bridge_data.plugins.encoders import HFTaskEncoder, QwenVLTaskEncoder
 from tests.bridge import hf_processors
 from tests.encoders.parts import Talk, assert_equal
 from tests.encoders.processors import answers, make_processor, of_processor, processors, talk
 from tests.encoders.qwen_parts import make_family, qwen_tokenizer
 from tests.encoders.qwen_parts import make_processor as qwen_processor
-from tests.encoders.test_qwen_encoder import draw_videos
 from tests.later import hf
+from tests.plugins.encoders.test_qwen_encoder import draw_videos
 
 QUICK = (
     *("Glm4vProcessor", "Glm46VProcessor", "Gemma4Processor", "Gemma3nProcessor", "Qwen3VLProcessor"),
