@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bridge_data.decode.media_metadata import ImageMetadata as ImageMetadata
     from bridge_data.encoders import FamilyConfig as FamilyConfig
     from bridge_data.encoders import FamilyTaskEncoder as FamilyTaskEncoder
+    from bridge_data.encoders import HFTaskEncoder as HFTaskEncoder
     from bridge_data.encoders import MultiModalSampleConfig as MultiModalSampleConfig
     from bridge_data.encoders import MultiModalTaskEncoder as MultiModalTaskEncoder
     from bridge_data.energon import BaseCoreDatasetFactory as BaseCoreDatasetFactory
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from bridge_data.plan import InMemoryDataset as InMemoryDataset
     from bridge_data.plugins.caches.cache_pool import FileCacheLazy as FileCacheLazy
     from bridge_data.plugins.caches.cache_pool import FileStoreCachePool as FileStoreCachePool
-    from bridge_data.plugins.encoders import HFTaskEncoder as HFTaskEncoder
     from bridge_data.plugins.metrics.lightning_callback import MetricsCallback as MetricsCallback
     from bridge_data.plugins.metrics.metric_services import MetricsServer as MetricsServer
     from bridge_data.plugins.metrics.metric_services import TensorBoardSink as TensorBoardSink

@@ -114,7 +114,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_imports_lead_back_only() -> None:
-    """To earlier layers: never to the package itself, whose public names are taken from all of them."""
+    """To earlier layers: never to the package itself, whose public names are taken from all of them. The front of a room
+    also has the names of the plug-in that is called as it is."""
     assert {layer_of(path) for path in MODULES} - {"__init__"} <= NUMBERS.keys()
     for path in MODULES:
         layer = layer_of(path)
@@ -122,6 +123,8 @@ def test_imports_lead_back_only() -> None:
             first, _, rest = name.partition(".")
             assert first not in ("recipes", "tests", "benchmarks"), f"{path}:{line}"
             other = rest.partition(".")[0]
+            if path == PACKAGE / layer / "__init__.py" and rest.startswith(f"plugins.{layer}."):
+                continue
             if first == "bridge_data" and layer != "__init__":
                 assert other == layer or NUMBERS.get(other, len(NUMBERS)) < NUMBERS[layer], f"{path}:{line}: {name}"
 

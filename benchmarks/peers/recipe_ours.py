@@ -15,9 +15,10 @@ from bridge_data.encoders import (
     FamilyTaskEncoder,
     Llava,
     LlavaNext,
+    Qwen2_5VL,
+    QwenVLTaskEncoder,
     text_encoder,
 )
-from bridge_data.plugins.encoders import Qwen2_5VL, QwenVLTaskEncoder
 
 MEDIA = ("pixel_values", "image_grid_thw", "image_sizes")
 

@@ -58,6 +58,25 @@ if TYPE_CHECKING:
     from bridge_data.encoders.visual_settings import Visual as Visual
     from bridge_data.encoders.visual_settings import VisualSettings as VisualSettings
     from bridge_data.encoders.visuals import VideoSampling as VideoSampling
+    from bridge_data.plugins.encoders.contrastive import ContrastiveBatch as ContrastiveBatch
+    from bridge_data.plugins.encoders.contrastive import ContrastiveConfig as ContrastiveConfig
+    from bridge_data.plugins.encoders.contrastive import ContrastiveTaskEncoder as ContrastiveTaskEncoder
+    from bridge_data.plugins.encoders.document_rows import MissingPicture as MissingPicture
+    from bridge_data.plugins.encoders.document_rows import cook_document as cook_document
+    from bridge_data.plugins.encoders.documents import DocumentConfig as DocumentConfig
+    from bridge_data.plugins.encoders.documents import DocumentTaskEncoder as DocumentTaskEncoder
+    from bridge_data.plugins.encoders.documents import QwenVLDocumentTaskEncoder as QwenVLDocumentTaskEncoder
+    from bridge_data.plugins.encoders.hf import HFTaskEncoder as HFTaskEncoder
+    from bridge_data.plugins.encoders.qwen_encoder import QwenVLBatch as QwenVLBatch
+    from bridge_data.plugins.encoders.qwen_encoder import QwenVLTaskEncoder as QwenVLTaskEncoder
+    from bridge_data.plugins.encoders.qwen_families import Qwen2_5VL as Qwen2_5VL
+    from bridge_data.plugins.encoders.qwen_families import Qwen2VL as Qwen2VL
+    from bridge_data.plugins.encoders.qwen_families import Qwen3VL as Qwen3VL
+    from bridge_data.plugins.encoders.speech import SpeechBatch as SpeechBatch
+    from bridge_data.plugins.encoders.speech import SpeechConfig as SpeechConfig
+    from bridge_data.plugins.encoders.speech import SpeechTaskEncoder as SpeechTaskEncoder
+    from bridge_data.plugins.encoders.speech import TranscriptionSample as TranscriptionSample
+    from bridge_data.plugins.encoders.speech import cook_transcription as cook_transcription
 
 _find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:

@@ -26,7 +26,7 @@ Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
       return ConversationSample(**basic_sample_keys(sample), messages=turns)"""
 
 
-FOR_DOCUMENTS = "DocumentTaskEncoder of bridge_data.plugins.encoders takes documents of texts and pictures"
+FOR_DOCUMENTS = "DocumentTaskEncoder of bridge_data.encoders takes documents of texts and pictures"
 
 
 def way_out(sample: CrudeSample) -> str:

@@ -40,7 +40,7 @@ API = {
 BESIDES = {
     "loading": ("bridge_data.loader", "bridge_data.plan.load_plan", "bridge_data.run_options.TrainingOptions"),
     "datamodule": ("bridge_data.datamodule",),
-    "encoders": ("bridge_data.encoders", "bridge_data.plugins.encoders"),
+    "encoders": ("bridge_data.encoders",),
     "shards": ("bridge_data.data",),
     "order": ("bridge_data.order",),
 }

@@ -18,8 +18,16 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bridge_data.encoders import ConversationSample, ConversationTemplateConfig, FamilyConfig, SamplePolicies
-from bridge_data.plugins.encoders import HFTaskEncoder, Qwen2_5VL, Qwen3VL, QwenVLTaskEncoder
+from bridge_data.encoders import (
+    ConversationSample,
+    ConversationTemplateConfig,
+    FamilyConfig,
+    HFTaskEncoder,
+    Qwen2_5VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
+    SamplePolicies,
+)
 from bridge_data.samples import CaptioningSample, Sample, VQASample
 from tests.encoders.parts import TEXT, make_tokenizer, picture, png
 

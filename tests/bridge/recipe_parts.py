@@ -7,11 +7,11 @@ KILLED_IN = 3
 """The number of the step within which the run is killed, counted from 0: one step after the save is lost."""
 
 _QWEN = """
-    class_path: bridge_data.plugins.encoders.QwenVLTaskEncoder
-    init_args: {{family: {{class_path: bridge_data.plugins.encoders.{}}}}}"""
+    class_path: bridge_data.encoders.QwenVLTaskEncoder
+    init_args: {{family: {{class_path: bridge_data.encoders.{}}}}}"""
 
 _ANY = """
-    class_path: bridge_data.plugins.encoders.HFTaskEncoder
+    class_path: bridge_data.encoders.HFTaskEncoder
     init_args: {{processor: parts, config: {}}}"""
 
 

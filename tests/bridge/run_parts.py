@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from bridge_data import Cooker, EnergonDatasetConfig
-from bridge_data.encoders import FamilyConfig, cook_conversation
-from bridge_data.plugins.encoders import Qwen2_5VL, QwenVLTaskEncoder
+from bridge_data.encoders import FamilyConfig, Qwen2_5VL, QwenVLTaskEncoder, cook_conversation
 from tests.tiny_models.parts import tiny_image_processor
 
 NUM_RANKS = {"uninterrupted": 2, "killed": 2, "fewer": 1, "more": 4}

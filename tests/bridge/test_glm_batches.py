@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bridge_data.encoders import FamilyConfig
-from bridge_data.plugins.encoders import HFTaskEncoder
+from bridge_data.encoders import FamilyConfig, HFTaskEncoder
 from tests.bridge.batch_parts import TALKS, Batching, Talk, bridge, chatml, is_installed
 from tests.encoders.parts import make_tokenizer
 from tests.later import hf

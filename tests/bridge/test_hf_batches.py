@@ -8,9 +8,8 @@ import pytest
 import torch
 from transformers import AutoProcessor
 
-from bridge_data.encoders import FamilyConfig
+from bridge_data.encoders import FamilyConfig, HFTaskEncoder
 from bridge_data.errors import SkipSample
-from bridge_data.plugins.encoders import HFTaskEncoder
 from tests.bridge.batch_parts import TALKS, Batching, Talk, bridge, chatml, is_installed
 from tests.bridge.hf_processors import make_processor
 from tests.bridge.test_batches import BATCHINGS, compare, in_batches

@@ -26,10 +26,8 @@ from bridge_data.limits import Limits
 from bridge_data.runs.training_run import TrainingRun
 
 NAMED = {
-    "class_path": "bridge_data.plugins.encoders.QwenVLTaskEncoder",
-    "init_args": {
-        "family": {"class_path": "bridge_data.plugins.encoders.Qwen2_5VL", "init_args": {"max_pixels": 802816}}
-    },
+    "class_path": "bridge_data.encoders.QwenVLTaskEncoder",
+    "init_args": {"family": {"class_path": "bridge_data.encoders.Qwen2_5VL", "init_args": {"max_pixels": 802816}}},
     "image_processor": "a/folder",
 }
 
@@ -145,7 +143,7 @@ def test_the_encoder_of_a_yaml_is_overridden(override: Override) -> None:
     [
         ("+dataset.task_encoder.init_args.family.init_args.min_pixel=1", "no argument 'min_pixel'; did you mean"),
         ("dataset.task_encoder.init_args.family.init_args.max_pixels=many", "expected int, got many"),
-        ("dataset.task_encoder.class_path=bridge_data.plugins.encoders.QwenTaskEncoder", "no class 'QwenTaskEncoder'"),
+        ("dataset.task_encoder.class_path=bridge_data.encoders.QwenTaskEncoder", "no class 'QwenTaskEncoder'"),
         ("dataset.task_encoder.image_processor=3", "image_processor: expected a folder, a hub id"),
     ],
 )

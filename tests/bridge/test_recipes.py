@@ -27,8 +27,8 @@ from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
 RECIPE = "qwen25_vl_7b_sft_config"
 ENCODER = """
   task_encoder:
-    class_path: bridge_data.plugins.encoders.QwenVLTaskEncoder
-    init_args: {family: {class_path: bridge_data.plugins.encoders.Qwen2_5VL}}"""
+    class_path: bridge_data.encoders.QwenVLTaskEncoder
+    init_args: {family: {class_path: bridge_data.encoders.Qwen2_5VL}}"""
 
 
 class Plain(DefaultTaskEncoder[Any, Any, Any, Any]):

@@ -15,8 +15,15 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, VideoConversationSample, VideoSampling
-from bridge_data.plugins.encoders import Qwen2_5VL, Qwen3VL, QwenVLTaskEncoder
+from bridge_data.encoders import (
+    ConversationTemplateConfig,
+    FamilyConfig,
+    Qwen2_5VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
+    VideoConversationSample,
+    VideoSampling,
+)
 from tests.bridge.batch_parts import PLAIN, Batching, bridge, image_processor, is_installed, processor, tokenizer
 from tests.bridge.test_batches import BATCHINGS, compare
 from tests.encoders.parts import TEXT, png

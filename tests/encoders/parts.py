@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
-from bridge_data.encoders import ConversationSample, Idefics3, InternVL, Llava, LlavaNext, VisionFamily
-from bridge_data.plugins.encoders import HFTaskEncoder
+from bridge_data.encoders import ConversationSample, HFTaskEncoder, Idefics3, InternVL, Llava, LlavaNext, VisionFamily
 from recipes.demo.tokenizer import train_tokenizer
 from tests.later import hf
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridge_data.plugins.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL
+from bridge_data.encoders import Qwen2_5VL, Qwen2VL, Qwen3VL
 from tests.encoders.parts import make_tokenizer, unchecked
 from tests.later import hf
 from tests.tiny_models import parts as tiny_parts

@@ -5,7 +5,15 @@ import torch
 from PIL import Image
 
 from bridge_data import CaptioningSample, TextSample, VQASample
-from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig, PretrainingTaskEncoder, text_encoder
+from bridge_data.encoders import (
+    PLAIN_CHAT_TEMPLATE,
+    ContrastiveTaskEncoder,
+    ConversationTemplateConfig,
+    PretrainingTaskEncoder,
+    SpeechTaskEncoder,
+    TranscriptionSample,
+    text_encoder,
+)
 from bridge_data.encoders.chat import (
     chat_template_of,
     render_conversation,
@@ -13,7 +21,6 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.encoders.tokens import MarkedTokens, tokenize_spans, tokenize_text
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.plugins.encoders import ContrastiveTaskEncoder, SpeechTaskEncoder, TranscriptionSample
 from tests.encoders.multimodal_parts import (
     END,
     TURNS,

@@ -20,12 +20,12 @@ from bridge_data.encoders import (
     ConversationSample,
     ConversationTemplateConfig,
     FamilyConfig,
+    QwenVLTaskEncoder,
     SamplePolicies,
     cook_conversation,
     text_encoder,
 )
 from bridge_data.errors import SampleError, SkipSample
-from bridge_data.plugins.encoders import QwenVLTaskEncoder
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample
 from tests.decode.av.media import sound

@@ -16,11 +16,11 @@ from bridge_data.encoders import (
     LlavaNext,
     MultiModalSampleConfig,
     PretrainingTaskEncoder,
+    Qwen3VL,
     SamplePolicies,
     VideoSampling,
     text_encoder,
 )
-from bridge_data.plugins.encoders import Qwen3VL
 from tests.encoders.multimodal_parts import CONFIG, make_encoder
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor as qwen_images

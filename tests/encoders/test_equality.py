@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from bridge_data import SkipSample
-from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, FamilyTaskEncoder, VisionFamily
+from bridge_data.encoders import (
+    ConversationTemplateConfig,
+    FamilyConfig,
+    FamilyTaskEncoder,
+    HFTaskEncoder,
+    VisionFamily,
+)
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample
-from bridge_data.plugins.encoders import HFTaskEncoder
 from tests.encoders.parts import (
     CASES,
     Talk,

@@ -26,13 +26,13 @@ from bridge_data.encoders import (
     ConversationTemplateConfig,
     FamilyConfig,
     FamilyTaskEncoder,
+    HFTaskEncoder,
     ImageLimits,
     SamplePolicies,
     TokenizedSample,
     text_encoder,
 )
 from bridge_data.encoders.tokens import tokenize_spans
-from bridge_data.plugins.encoders import HFTaskEncoder
 from bridge_data.samples.differences import first_difference
 from bridge_data.task.task_encoder import together_with
 from tests.encoders.parts import CASES, TILE, draw_talk, encode, make_tokenizer, picture, png

@@ -7,6 +7,7 @@ import pytest
 import transformers as hf
 
 from bridge_data.encoders import (
+    ContrastiveTaskEncoder,
     FamilyTaskEncoder,
     Idefics3,
     InternVL,
@@ -14,9 +15,12 @@ from bridge_data.encoders import (
     LlavaNext,
     MultiModalSampleConfig,
     MultiModalTaskEncoder,
+    Qwen2_5VL,
+    Qwen2VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
 )
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.encoders import ContrastiveTaskEncoder, Qwen2_5VL, Qwen2VL, Qwen3VL, QwenVLTaskEncoder
 from tests.tiny_models.parts import tiny_image_processor, tiny_tokenizer
 
 KINDS = ("llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "siglip")

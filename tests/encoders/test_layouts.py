@@ -18,6 +18,8 @@ from bridge_data.encoders import (
     ConversationTemplateConfig,
     FamilyConfig,
     FamilyTaskEncoder,
+    HFTaskEncoder,
+    QwenVLTaskEncoder,
     cook_conversation,
 )
 from bridge_data.encoders.layouts import (
@@ -34,7 +36,6 @@ from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.encoders.sequences import FamilySample, sequence_fields
 from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.encoders import HFTaskEncoder, QwenVLTaskEncoder
 from tests.encoders.parts import CASES, encode, make_tokenizer, picture, png
 from tests.encoders.qwen_parts import make_family, make_processor, qwen_tokenizer
 from tests.prepared import CRUDE, write_dataset

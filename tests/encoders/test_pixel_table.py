@@ -20,6 +20,9 @@ from bridge_data.encoders import (
     InternVL,
     Llava,
     LlavaNext,
+    Qwen2VL,
+    Qwen3VL,
+    QwenVLTaskEncoder,
     VideoConversationSample,
     VideoSampling,
 )
@@ -28,7 +31,6 @@ from bridge_data.encoders.families import ProcessedFamily, same_media
 from bridge_data.encoders.pixel_table import TABLE
 from bridge_data.encoders.sequences import Media, joined
 from bridge_data.errors import ConfigError, FatalSampleError
-from bridge_data.plugins.encoders import Qwen2VL, Qwen3VL, QwenVLTaskEncoder
 from bridge_data.plugins.sharing.assignment import pixels
 from bridge_data.plugins.view.contents import pictures_of
 from bridge_data.task.samples_key import costs_key

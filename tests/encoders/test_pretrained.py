@@ -12,9 +12,8 @@ from huggingface_hub import constants
 import bridge_data
 from bridge_data import ConfigError
 from bridge_data.configs import DataConfig
-from bridge_data.encoders import Idefics3, InternVL, Llava, MultiModalTaskEncoder
+from bridge_data.encoders import Idefics3, InternVL, Llava, MultiModalTaskEncoder, Qwen2VL
 from bridge_data.encoders.pretrained import load_pretrained, open_image_processor, open_tokenizer
-from bridge_data.plugins.encoders import Qwen2VL
 from tests.encoders import multimodal_parts
 from tests.encoders.multimodal_parts import CONFIG, image_processor
 from tests.encoders.parts import make_tokenizer

@@ -16,13 +16,13 @@ from bridge_data import SampleError, WorkerConfig, get_loader, get_val_dataset, 
 from bridge_data.encoders import (
     FamilyTaskEncoder,
     ImageLimits,
+    QwenVLTaskEncoder,
     VideoConversationSample,
     VideoSampling,
     Visual,
     VisualSettings,
 )
 from bridge_data.encoders.encoder_config import FamilyConfig
-from bridge_data.plugins.encoders import QwenVLTaskEncoder
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.decode.av.media import decode_all
 from tests.decode.av.media import write as write_medium

@@ -13,10 +13,14 @@ import torch
 
 from bridge_data import CrudeSample, DefaultTaskEncoder, SampleDecoder
 from bridge_data.encoders import (
+    ContrastiveTaskEncoder,
+    DocumentTaskEncoder,
     FamilyConfig,
     FamilyTaskEncoder,
     MultiModalTaskEncoder,
     PretrainingTaskEncoder,
+    QwenVLTaskEncoder,
+    SpeechTaskEncoder,
     VideoSampling,
     text_encoder,
 )
@@ -24,12 +28,6 @@ from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
-from bridge_data.plugins.encoders import (
-    ContrastiveTaskEncoder,
-    DocumentTaskEncoder,
-    QwenVLTaskEncoder,
-    SpeechTaskEncoder,
-)
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
 from bridge_data.task.samples_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer

@@ -9,8 +9,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from bridge_data import CaptioningSample, ConfigError, SampleError, SkipSample, TextSample
-from bridge_data.encoders import ImageLimits
-from bridge_data.plugins.encoders import ContrastiveConfig, ContrastiveTaskEncoder
+from bridge_data.encoders import ContrastiveConfig, ContrastiveTaskEncoder, ImageLimits
 from tests.encoders.parts import TEXT, assert_equal, forbid_calls, learn, make_tokenizer, picture, png, unchecked
 from tests.later import hf
 

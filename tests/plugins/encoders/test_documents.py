@@ -29,20 +29,18 @@ from bridge_data import (
 from bridge_data.counts import COUNTS
 from bridge_data.encoders import (
     ConversationSample,
+    DocumentConfig,
+    DocumentTaskEncoder,
     FamilyConfig,
     ImageLimits,
+    MissingPicture,
+    QwenVLDocumentTaskEncoder,
     Visual,
     VisualSettings,
+    cook_document,
     text_encoder,
 )
 from bridge_data.plugins.convert.column_guess import guess_of_samples
-from bridge_data.plugins.encoders import (
-    DocumentConfig,
-    DocumentTaskEncoder,
-    MissingPicture,
-    QwenVLDocumentTaskEncoder,
-    cook_document,
-)
 from bridge_data.plugins.encoders.documents import piece_ends
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples.differences import first_difference

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from bridge_data import ConfigError, SkipSample
-from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, SamplePolicies
-from bridge_data.plugins.encoders import HFTaskEncoder
+from bridge_data.encoders import ConversationTemplateConfig, FamilyConfig, HFTaskEncoder, SamplePolicies
 from tests.bridge import hf_processors
 from tests.encoders.parts import CASES, draw_talk, make_tokenizer, of_transformers
 from tests.encoders.qwen_parts import make_processor

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from bridge_data import ConfigError
-from bridge_data.encoders import ConversationSample, FamilyConfig
-from bridge_data.plugins.encoders import HFTaskEncoder, QwenVLTaskEncoder
+from bridge_data.encoders import ConversationSample, FamilyConfig, HFTaskEncoder, QwenVLTaskEncoder
 from tests.bridge import hf_processors
 from tests.encoders.parts import Talk, assert_equal
 from tests.encoders.processors import answers, make_processor, of_processor, processors, talk

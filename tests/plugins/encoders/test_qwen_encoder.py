@@ -12,12 +12,13 @@ from bridge_data.encoders import (
     ConversationSample,
     FamilyConfig,
     FamilyTaskEncoder,
+    HFTaskEncoder,
     ImageLimits,
+    QwenVLTaskEncoder,
     VideoConversationSample,
 )
 from bridge_data.encoders.encoder_config import SamplePolicies
 from bridge_data.errors import ConfigError
-from bridge_data.plugins.encoders import HFTaskEncoder, QwenVLTaskEncoder
 from tests.encoders.parts import assert_equal, draw_talk, encode, forbid_calls, learn, of_transformers
 from tests.encoders.qwen_parts import FAMILIES, frames, make_family, make_processor, qwen_tokenizer, tiny_model
 

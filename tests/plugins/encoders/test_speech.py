@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from bridge_data import ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.decode.av import AVDecoder
-from bridge_data.plugins.encoders import SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
+from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
 from bridge_data.plugins.encoders.speech import mono, resampled
 from bridge_data.samples import CrudeSample
 from tests.encoders.parts import TEXT, learn, make_tokenizer, unchecked

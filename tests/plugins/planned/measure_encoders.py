@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule, SkipSample
-from bridge_data.encoders import FamilyConfig
-from bridge_data.plugins.encoders import QwenVLTaskEncoder
+from bridge_data.encoders import FamilyConfig, QwenVLTaskEncoder
 from tests.encoders.qwen_parts import make_family, qwen_tokenizer
 
 
