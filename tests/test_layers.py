@@ -114,8 +114,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_imports_lead_back_only() -> None:
-    """To earlier layers: never to the package itself, whose public names are taken from all of them. The front of a room
-    also has the names of the plug-in that is called as it is."""
+    """To earlier layers: never to the package itself, whose public names are taken from all of them. The front of a
+    room also has the names of the plug-in that is called as it is."""
     assert {layer_of(path) for path in MODULES} - {"__init__"} <= NUMBERS.keys()
     for path in MODULES:
         layer = layer_of(path)
