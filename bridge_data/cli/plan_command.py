@@ -7,8 +7,17 @@ from typing import Any, Protocol
 
 import click
 
-from bridge_data.cli.order_command import note_assumed, run_arguments
-from bridge_data.cli.terminal import OUTPUT_ON_DISK, echo_json, headed, json_option, note, setting, table
+from bridge_data.cli.terminal import (
+    OUTPUT_ON_DISK,
+    echo_json,
+    headed,
+    json_option,
+    note,
+    note_assumed,
+    run_arguments,
+    setting,
+    table,
+)
 from bridge_data.errors import ConfigError, counted
 from bridge_data.extensions import Feature
 from bridge_data.runs.run_plan import EXACT_SAMPLES, Planner, RunLength, RunPlan

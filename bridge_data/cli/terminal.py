@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from bridge_data.data.prepared import PreparedDataset
+    from bridge_data.runs.training_run import TrainingRun
 
 SHOWN_AFTER_S = 0.5
 """Shorter commands show no bar."""
@@ -319,6 +320,18 @@ trust_options = setting("--trust", "trusted_modules")
 def where_options(command: Command) -> Command:
     """Add `--where` and `--columns`, which choose samples as the options of `get_train_dataset` do."""
     return setting("--where")(setting("--columns")(command))
+
+
+def run_arguments(command: Command) -> Command:
+    """Add RUN, and what overrides its settings."""
+    overrides = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+    return click.argument("run_name", metavar="RUN")(overrides(command))
+
+
+def note_assumed(run: "TrainingRun") -> None:
+    """Print what the user did not say."""
+    for sentence in run.assumed:
+        note(f"assumed: {sentence}")
 
 
 def is_given(name: str) -> bool:

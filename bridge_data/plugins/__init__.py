@@ -35,6 +35,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "duplicates": "bridge_data.plugins.duplicates.duplicates_command:duplicates",
         "forget": "bridge_data.plugins.forget.forget_command:forget",
         "mount": "bridge_data.plugins.mount.mount_command:mount",
+        "order": "bridge_data.plugins.oracle.order_command:order",
         "view": "bridge_data.plugins.view.view_command:view",
     },
     "converters": {
@@ -79,6 +80,9 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "plan_sheet": "bridge_data.plugins.view.charts:write_plan",
         "read_ahead": "bridge_data.plugins.stores.read_ahead:ReadAhead",
         "restored": "bridge_data.plugins.restoring.restoring:restored",
+        "run_order": "bridge_data.plugins.oracle.run_order:RunOrder",
+        "run_section": "bridge_data.plugins.oracle.run_sections:section_to",
+        "run_skips": "bridge_data.plugins.oracle.run_sections:skips_of",
         "run_records": "bridge_data.plugins.ledger.ledger_files:RunLedger",
         "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from bridge_data.cli.order_command import note_assumed
-from bridge_data.cli.terminal import echo_report, headed, table
+from bridge_data.cli.terminal import echo_report, headed, note_assumed, table
 from bridge_data.errors import counted
 from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s

@@ -4,7 +4,7 @@ Reads a `DataCatalog` and a `ShownRun`. Returns a Starlette application, behind 
 search keys and names from fixed lists; only the command line names files. Batches are made on demand, and are those
 that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a saved state, or a
 batch shown before; the loader makes them, as one rank without workers, in the order of the whole job. The samples of a
-step are those of `RunOrder`.
+step are those of the plug-in `oracle`.
 """
 
 import collections
@@ -26,10 +26,12 @@ from bridge_data.cli.catalog import CatalogSource, SampleAddress
 from bridge_data.cli.sample_facts import facts_of, text_of
 from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.view.charts import (
     EDGES,
     TokenLengths,
@@ -52,9 +54,7 @@ from bridge_data.plugins.view.contents import (
 from bridge_data.plugins.view.data_catalog import BrowsedSplit, DataCatalog, SampleFilter
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
-from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
-from bridge_data.runs.run_sections import skips_of
 from bridge_data.runs.saved_files import RunRecords
 
 Key = TypeVar("Key")
@@ -70,6 +70,13 @@ STATE_EVERY = 16
 """Batches between states that are kept for going back."""
 
 
+_ORDER = Feature[Callable[..., Any]]("run_order")
+"""The order of a run, from its data set, the sizes of its steps, its states and its records."""
+
+_SKIPS = Feature[Callable[[LaneDataset, Sequence[LoaderState]], StepSkips | None]]("run_skips")
+"""The steps that a run skips, by its settings and its states."""
+
+
 class BatchSequence:
     """The micro-batches of a job, in any order. Any thread may use it.
 
@@ -81,7 +88,7 @@ class BatchSequence:
     """
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
-        self.dataset = dataset = dataset.changed(skips=skips_of(dataset, states))
+        self.dataset = dataset = dataset.changed(skips=_SKIPS.get("showing batches")(dataset, states))
         self._states: dict[int, dict[str, Any] | None] = {state.num_handed_out: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:
@@ -232,7 +239,7 @@ class Site:
             return self._batches.of((self.run, self.saved.states))
 
     @property
-    def order(self) -> RunOrder:
+    def order(self) -> Any:
         """The order of the run: the samples of each step. Raises as `batches` does."""
         with self._opening:
             return self._order.of((self.run, self.saved.states, self.saved.records))
@@ -291,9 +298,9 @@ def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence
     return BatchSequence(run.dataset, _states(saved))
 
 
-def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> RunOrder:
+def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> Any:
     run, saved, records = key
-    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
+    return _ORDER.get("showing steps")(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
 
 
 MAX_PLANNED, MAX_RANKS = 1 << 16, 4096

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_data.cli.order_command import note_assumed, run_arguments
-from bridge_data.cli.terminal import note, setting
+from bridge_data.cli.terminal import note, note_assumed, run_arguments, setting
 from bridge_data.configs import is_run_folder
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import importing

@@ -3,9 +3,9 @@ from which two runs differ.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -15,7 +15,9 @@ from bridge_data.cli.terminal import (
     echo_json,
     json_option,
     note,
+    note_assumed,
     progress_bar,
+    run_arguments,
     setting,
     table,
 )
@@ -23,26 +25,12 @@ from bridge_data.configs import is_run_folder
 from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import MAX_STEPS
-from bridge_data.runs.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
+from bridge_data.plugins.oracle.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
 from bridge_data.runs.saved_files import RECORDS, SavedFiles, found_states, is_state, read_states, saved_files
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage import Location
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 STATES_HELP = "What the run saved: a file (also a .ckpt), a folder of an iteration, or one with several. Repeatable."
-
-
-def run_arguments(command: Command) -> Command:
-    """Add RUN, and what overrides its settings."""
-    overrides = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-    return click.argument("run_name", metavar="RUN")(overrides(command))
-
-
-def note_assumed(run: TrainingRun) -> None:
-    """Print what the user did not say."""
-    for sentence in run.assumed:
-        note(f"assumed: {sentence}")
 
 
 def opened(
