@@ -115,7 +115,8 @@ def cases(folder: Path, table: dict[str, dict[str, str]]) -> dict[str, tuple[str
     found |= {name: (Path(name).suffix, lambda name=name: opened(folder / name)) for name in TABLES}
     found |= {f"{name}://": (name, lambda name=name: read_all(f"{name}://b/k")) for name in table["stores"]}
     found |= {
-        f"bridge-data {name}": (name, lambda name=name: command(*name.split(), data)) for name in table["commands"]
+        f"bridge-data {name}": (name.partition(" ")[0], lambda name=name: command(*name.split(), data))
+        for name in table["commands"]
     }
     found |= {
         f"{kind}: {name}": (name, lambda kind=kind, name=name: Seam[Any](kind).get(name, needed_by="a setting"))

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,6 +45,7 @@ from bridge_data.data.records import count_samples, counts_of, names_of, split_p
 from bridge_data.data.withheld import withheld
 from bridge_data.decode.media_metadata import MEDIA_TABLE
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, counted, listed
+from bridge_data.extensions import Feature
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
 _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 """(the facts as plain data, the lines that show them)."""
 
+
+_SAMPLES = Feature[Callable[..., None]]("shown_samples")
+"""Prints samples: those of these numbers, or the one with a key; or writes them to a file, as a page."""
 
 NUM_SHOWN = 3
 """Samples that are shown if nobody says how many."""
@@ -119,10 +123,9 @@ def info(
             raise ConfigError("--html writes a page, --json a document: give one of them")
         if split_config is not None:
             raise ConfigError("--split-config is for what PATH holds as a whole: leave it out with --samples")
-        from bridge_data.cli.shown_samples import show_samples  # imports what the rest does not need
-
         given = {"where": where, "columns": columns, "limits": limits, "dataset_config": dataset_config, **trust}
         numbers = range(NUM_SHOWN) if samples is None else samples
+        show_samples = _SAMPLES.get("showing samples")
         show_samples(
             only_local(path), numbers, key, html, {"split_parts": split_parts, **given, **trust}, as_json=as_json
         )

@@ -160,9 +160,9 @@ PATHS = {
     "task_encoder.cooking": "cooker Cooker basic_sample_keys",
     "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
     "tools.checkpoint": (
-        "command=bridge_data.cli.checkpoint_command:checkpoint "
+        "command=bridge_data.plugins.checkpoints.checkpoint_command:checkpoint "
         "command_redist=bridge_data.plugins.checkpoints.state_commands:redist "
-        "command_info=bridge_data.cli.checkpoint_command:info"
+        "command_info=bridge_data.plugins.checkpoints.checkpoint_command:info"
     ),
     "tools.info": "command=bridge_data.cli.info_command:info",
     "tools.lint": "command=bridge_data.plugins.doctor.check_command:check",

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 TABLE: Mapping[str, Mapping[str, str]] = {
     "commands": {
         "check": "bridge_data.plugins.doctor.check_command:check",
+        "checkpoint": "bridge_data.plugins.checkpoints.checkpoint_command:checkpoint",
         "checkpoint diff": "bridge_data.plugins.checkpoints.state_commands:diff",
         "checkpoint redist": "bridge_data.plugins.checkpoints.state_commands:redist",
         "checkpoint skip": "bridge_data.plugins.checkpoints.state_commands:skip",
@@ -84,10 +85,11 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "run_section": "bridge_data.plugins.oracle.run_sections:section_to",
         "run_skips": "bridge_data.plugins.oracle.run_sections:skips_of",
         "run_records": "bridge_data.plugins.ledger.ledger_files:RunLedger",
-        "sample_sheet": "bridge_data.plugins.view.contents:write_sheet",
+        "shown_samples": "bridge_data.plugins.view.shown_samples:show_samples",
         "share": "bridge_data.plugins.sharing.sharing:shared_loader",
         "speed": "bridge_data.plugins.doctor.measured_speed:measured_speed",
         "sql_engine": "bridge_data.plugins.where.choosing:open_engine",
+        "state_sources": "bridge_data.plugins.checkpoints.state_contents:sources_of",
         "steps_ahead": "bridge_data.plugins.planned.samples_ahead:SamplesAhead",
         "step_assignment": "bridge_data.plugins.planned.planned_sources:assigned",
         "store_costs": "bridge_data.plugins.planned.storing_costs:store_costs",

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.cli.sample_facts import facts_of, part_facts, text_of
 from bridge_data.decode.av import AVDecoder
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
+from bridge_data.plugins.view.sample_facts import facts_of, part_facts, text_of
 from tests.cli.conftest import Run
 from tests.cli.test_prepare_command import FIELDS, QUIET, refused, succeeded
 from tests.plan.joins import joined, metadataset, texts

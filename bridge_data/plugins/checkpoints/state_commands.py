@@ -1,5 +1,5 @@
 """`bridge-data checkpoint diff`, `redist` and `skip`: compare saved data states, write them for other ranks, make their
-runs skip steps. What a path may be, `bridge_data.cli.checkpoint_command` says.
+runs skip steps. What a path may be, `bridge_data.plugins.checkpoints.checkpoint_command` says.
 """
 
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from bridge_data.cli.checkpoint_command import key_option, read_one, saved_words
 from bridge_data.cli.terminal import LOCATION, ON_DISK, OUTPUT, echo_json, json_option, note, setting, table
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, StateError, counted
@@ -23,6 +22,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.options import MAX_RANKS
 from bridge_data.order.state import LoaderState
+from bridge_data.plugins.checkpoints.checkpoint_command import key_option, read_one, saved_words
 from bridge_data.plugins.checkpoints.state_differences import differences
 from bridge_data.storage import Location, on_disk, write
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bridge_data.cli.catalog import CatalogSource, SampleAddress
 from bridge_data.counts import tokens_of
 from bridge_data.data import Records
 from bridge_data.data.prepared import tars_of
@@ -33,6 +32,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
+from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress
 from bridge_data.plugins.view.contents import extension, kind_of, write_page
 from bridge_data.plugins.view.data_catalog import BrowsedSplit
 from bridge_data.runs.run_plan import RunPlan, load_ratios

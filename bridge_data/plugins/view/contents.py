@@ -25,8 +25,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.cli.catalog import SampleAddress, SplitCatalog
-from bridge_data.cli.sample_facts import TEXT_PARTS, facts_of, part_facts, text_of
 from bridge_data.cli.terminal import sized
 from bridge_data.data import RawSample
 from bridge_data.data.records import bytes_of
@@ -34,7 +32,9 @@ from bridge_data.decode.image import in_mode
 from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.extensions import importing
+from bridge_data.plugins.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.plugins.view.data_catalog import BrowsedSplit
+from bridge_data.plugins.view.sample_facts import TEXT_PARTS, facts_of, part_facts, text_of
 from bridge_data.storage.atomic import write_file
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from bridge_data import storage
-from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.data import RawSample, RecordReader, Records
 from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import META_FOLDER, split_shard
@@ -27,6 +26,7 @@ from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import Plan, opening
+from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.runs.named_samples import located
 from bridge_data.storage import Location
 

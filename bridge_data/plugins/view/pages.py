@@ -22,9 +22,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from bridge_data.cli.catalog import CatalogSource, SampleAddress
-from bridge_data.cli.sample_facts import facts_of, text_of
-from bridge_data.cli.state_contents import sources_of
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -32,6 +29,7 @@ from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
+from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress
 from bridge_data.plugins.view.charts import (
     EDGES,
     TokenLengths,
@@ -53,6 +51,7 @@ from bridge_data.plugins.view.contents import (
 )
 from bridge_data.plugins.view.data_catalog import BrowsedSplit, DataCatalog, SampleFilter
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
+from bridge_data.plugins.view.sample_facts import facts_of, text_of
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
 from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
 from bridge_data.runs.saved_files import RunRecords
@@ -72,6 +71,9 @@ STATE_EVERY = 16
 
 _ORDER = Feature[Callable[..., Any]]("run_order")
 """The order of a run, from its data set, the sizes of its steps, its states and its records."""
+
+_SOURCES = Feature[Callable[[LoaderState], Sequence[Any]]]("state_sources")
+"""How far a state is in each source."""
 
 _SKIPS = Feature[Callable[[LaneDataset, Sequence[LoaderState]], StepSkips | None]]("run_skips")
 """The steps that a run skips, by its settings and its states."""
@@ -571,7 +573,7 @@ class Pages:
             left_out=saved.left_out,
             ledger_last=_last_recorded(saved),
             states=saved.states,
-            progress=sources_of(saved.states[-1].state) if saved.states else [],
+            progress=_SOURCES.get("showing progress")(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,
             has_steps="Batches" in names,
             last=_last_step(saved),

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.cli.catalog import SampleAddress
 from bridge_data.errors import ConfigError
+from bridge_data.plugins.view.catalog import SampleAddress
 from bridge_data.plugins.view.contents import contents, pictures_of, write_sheet
 from bridge_data.plugins.view.data_catalog import BrowsedSplit
 from tests.cli.runner import run_command

@@ -11,13 +11,6 @@ from collections.abc import Sequence
 import click
 
 from bridge_data.cli import COMMANDS
-from bridge_data.cli.state_contents import (
-    LaneContents,
-    SourceContents,
-    lanes_of,
-    skips_of,
-    sources_of,
-)
 from bridge_data.cli.terminal import (
     LOCATION,
     echo_json,
@@ -35,6 +28,13 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.order.extras import shown_extras
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
+from bridge_data.plugins.checkpoints.state_contents import (
+    LaneContents,
+    SourceContents,
+    lanes_of,
+    skips_of,
+    sources_of,
+)
 from bridge_data.storage import Location
 
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order", "costs")
@@ -48,14 +48,14 @@ class _Checkpoint(click.Group):
         return [*super().list_commands(ctx), *(name[len(_PREFIX) :] for name in theirs if name.startswith(_PREFIX))]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        found = super().get_command(ctx, name) or COMMANDS.find(_PREFIX + name)
-        return (
-            COMMANDS.get(_PREFIX + name, f"bridge-data {_PREFIX + name}") if found is None and name in _OURS else found
-        )
+        full_name = _PREFIX + name
+        if full_name in COMMANDS.names:
+            return COMMANDS.get(full_name, f"bridge-data {full_name}")
+        return super().get_command(ctx, name) or COMMANDS.find(full_name)
 
 
-_PREFIX, _OURS = "checkpoint ", ("diff", "redist", "skip", "verify")
-"""How the names of commands of plug-ins begin; those of them that are in this package."""
+_PREFIX = "checkpoint "
+"""How the names of commands of plug-ins begin."""
 
 
 def _keys(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:

@@ -2,14 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
-from bridge_data.cli.catalog import CatalogSource, SampleAddress, SplitCatalog
-from bridge_data.cli.sample_facts import facts_of, part_facts, shown_json, text_of
 from bridge_data.cli.terminal import (
     CRUDE,
     echo_json,
@@ -21,14 +19,12 @@ from bridge_data.data.records import bytes_of, split_part_of
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, counted
-from bridge_data.extensions import Feature
 from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
+from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress, SplitCatalog
+from bridge_data.plugins.view.sample_facts import facts_of, part_facts, shown_json, text_of
 from bridge_data.runs.named_samples import find_sample
 from bridge_data.samples import CrudeSample
-
-SHEET = Feature[Callable[[Path, str, SplitCatalog, Sequence[SampleAddress]], None]]("sample_sheet")
-"""Writes samples of a split part to a file, under a title, as a page that needs no other file."""
 
 
 def show_samples(
@@ -48,7 +44,9 @@ def show_samples(
         note(part.notice)
     if html is not None:
         addresses = [SampleAddress(shown.number, index) for shown, indices in chosen for index in indices]
-        SHEET.get(needed_by="--html")(html, str(path), part, addresses)
+        from bridge_data.plugins.view.contents import write_sheet  # imports what a terminal does not need
+
+        write_sheet(html, str(path), part, addresses)
         click.echo(f"{html}: {counted(len(addresses), 'sample')} of {path}")
         return
     found = []
