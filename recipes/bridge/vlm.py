@@ -38,7 +38,9 @@ QWEN25_VL = CONFIGS / "qwen2_5_vl.yaml"
 FAMILIES = {
     "qwen25_vl_": QWEN25_VL,
     "qwen3_vl_": CONFIGS / "qwen3_vl.yaml",
+    "qwen35_vl_": CONFIGS / "qwen3_5_vl.yaml",
     "gemma3_vl_": CONFIGS / "gemma3.yaml",
+    "gemma4_vl_": CONFIGS / "gemma4.yaml",
     "ministral3_": CONFIGS / "ministral3.yaml",
 }
 """What the names of a family's recipes begin with, and the YAML of their data."""
