@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.datamodule.class_paths import made_of, typed
 from bridge_data.datamodule.encoder_settings import check_beside
 from bridge_data.datamodule.settable import assign, settable, settled
@@ -315,6 +316,12 @@ class EnergonDatasetConfig:
                 "dataset_kwargs",
                 "rampup_batch_size: Bridge has it as train.rampup_batch_size; the loader needs it for balance "
                 "and skip_steps only",
+            )
+        if kwargs.get("rampup_batch_size") is not None and _is_installed() and not megatron_has_ramps():
+            raise self._error(
+                "dataset_kwargs",
+                "rampup_batch_size: this megatron-core ignores it, so that all steps have the global batch size; "
+                "leave it out, here and in train",
             )
 
     def _check_encoder(self) -> None:

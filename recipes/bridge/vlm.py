@@ -26,6 +26,7 @@ from megatron.bridge.utils.common_utils import get_rank_safe
 
 from bridge_data import ConfigError, EnergonDatasetConfig
 from bridge_data.configs import DATA_MODULE, DataConfig, NamedTaskEncoder
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.datamodule.class_paths import arguments_of, named_class
 from bridge_data.datamodule.overrides import with_overrides
 from bridge_data.errors import did_you_mean
@@ -171,6 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
         config = with_data(theirs(), given.data)
     config = with_overrides(config, given.overrides, given.config_file)
     _fit_lengths(config)
+    if config.train.rampup_batch_size is not None and not megatron_has_ramps():
+        raise ConfigError(
+            f"train.rampup_batch_size={list(config.train.rampup_batch_size)}: this megatron-core ignores it, so that "
+            "all steps have train.global_batch_size; leave it out"
+        )
     return config
 
 

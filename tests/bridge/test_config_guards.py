@@ -14,9 +14,12 @@ from megatron.bridge.models.transformer_config import _HYBRIDEP_PADDING_FIELDS
 from megatron.bridge.training import config as training
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
 from megatron.bridge.utils.instantiate_utils import InstantiationMode, instantiate
+from megatron.core import num_microbatches_calculator
 
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonDatasetConfig
-from bridge_data.encoders import FamilyConfig, HFTaskEncoder
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
+from bridge_data.encoders import FamilyConfig
+from bridge_data.plugins.encoders import HFTaskEncoder
 from tests.bridge.hf_processors import make_processor
 from tests.tiny_models.data import write_conversations
 
@@ -195,6 +198,20 @@ def test_pipeline_and_expert_parallelism_pad_to_the_full_length(monkeypatch: pyt
     assert not validated(monkeypatch).dataset.pad_to_max_length
     model = {"pipeline_model_parallel_size": 2, "pipeline_dtype": "bf16"}
     assert validated(monkeypatch, model=model).dataset.pad_to_max_length
+
+
+@pytest.mark.skipif(megatron_has_ramps(), reason="this megatron-core follows ramps")
+def test_a_ramp_that_megatron_ignores_is_refused_where_the_loader_would_count_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = make_dataset(dataset_kwargs={"skip_steps": ["2-3"], "rampup_batch_size": [8, 8, 64]})
+    with pytest.raises(ConfigError, match="rampup_batch_size: this megatron-core ignores it"):
+        validated(monkeypatch, dataset, rampup_batch_size=[8, 8, 64])
+    before = num_microbatches_calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR
+    monkeypatch.setattr(num_microbatches_calculator, "_GLOBAL_NUM_MICROBATCHES_CALCULATOR", before)
+    num_microbatches_calculator.destroy_num_microbatches_calculator()
+    num_microbatches_calculator.init_num_microbatches_calculator(0, [8, 8, 64], 16, 2, 1)
+    assert num_microbatches_calculator.get_num_microbatches() == 8  # those of 16 samples, not of 8
 
 
 def test_in_batch_packing_makes_lengths_vary_between_pipeline_stages(monkeypatch: pytest.MonkeyPatch) -> None:

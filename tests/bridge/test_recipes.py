@@ -16,6 +16,7 @@ from megatron.bridge.data.utils import get_dataset_provider
 from transformers import CLIPImageProcessor
 
 from bridge_data import ConfigError, DatasetBuildContext, DefaultTaskEncoder, EnergonDatasetBuilder
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.encoders import MultiModalTaskEncoder
 from recipes.bridge import vlm
 from tests.bridge.family_models import make_config
@@ -124,6 +125,12 @@ def test_a_yaml_without_an_encoder_has_the_default_one_in_bridge_s_layout(write:
 def test_a_setting_that_bridge_has_no_use_for_is_refused(settings: str, message: str, write: Any) -> None:
     with pytest.raises(ConfigError, match=message):
         vlm.main([RECIPE, "--data", write(settings)])
+
+
+@pytest.mark.skipif(megatron_has_ramps(), reason="this megatron-core follows ramps")
+def test_a_ramp_that_megatron_ignores_is_refused(write: Any) -> None:
+    with pytest.raises(ConfigError, match=r"train.rampup_batch_size=\[8, 8, 64\]: this megatron-core ignores it"):
+        vlm.main([RECIPE, "--data", write(), "train.rampup_batch_size=[8,8,64]"])
 
 
 def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
