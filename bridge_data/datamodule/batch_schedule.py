@@ -13,6 +13,13 @@ from bridge_data.errors import ConfigError
 from bridge_data.order.step_skips import StepSkips
 
 
+def megatron_has_ramps() -> bool:
+    """Whether the installed megatron-core follows a `rampup_batch_size`: from 0.18 on it ignores it."""
+    from megatron.core import num_microbatches_calculator  # here: it takes seconds
+
+    return hasattr(num_microbatches_calculator, "RampupBatchsizeNumMicroBatchesCalculator")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchSchedule:
     """`rampup_batch_size` is (first global batch size, increment, samples of the ramp), None for no ramp.

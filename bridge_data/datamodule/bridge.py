@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.datamodule.class_paths import made_of, typed
 from bridge_data.datamodule.encoder_settings import check_beside
 from bridge_data.datamodule.settable import assign, settable, settled
@@ -316,6 +317,12 @@ class EnergonDatasetConfig:
                 "rampup_batch_size: Bridge has it as train.rampup_batch_size; the loader needs it for balance "
                 "and skip_steps only",
             )
+        if kwargs.get("rampup_batch_size") is not None and _is_installed() and not megatron_has_ramps():
+            raise self._error(
+                "dataset_kwargs",
+                "rampup_batch_size: this megatron-core ignores it, so that all steps have the global batch size; "
+                "leave it out, here and in train",
+            )
 
     def _check_encoder(self) -> None:
         """Check that the encoder can do what the settings ask for."""
@@ -349,25 +356,37 @@ class EnergonDatasetConfig:
             )
         if self.trust_remote_code is not None:
             raise self._error("trust_remote_code", "nothing is loaded from a hub here: set None")
-        own = getattr(self.task_encoder, "config", self.task_encoder)
-        multiple = self.pad_to_multiple_of or 1
-        pads = self.task_encoder is None or getattr(own, "pad_to_multiple_of", 1) % multiple == 0
-        if self.seq_length % multiple:
+        if self.seq_length % (self.pad_to_multiple_of or 1):
             raise self._error("pad_to_multiple_of", f"seq_length={self.seq_length} must be a multiple of it")
-        if multiple > 1 and not (pads or self.pad_to_max_length):
-            raise self._error(
-                "pad_to_multiple_of", f"{needs}: set it in the encoder's own config; or pad_to_max_length"
-            )
+        self.check_lengths(self.task_encoder)
         if self.in_batch_packing_pad_to_multiple_of > 1 and not self.defer_in_batch_packing_to_step:
             raise self._error("in_batch_packing_pad_to_multiple_of", needs)
         if self.task_encoder is None:
             return
+        own = getattr(self.task_encoder, "config", self.task_encoder)
         if self.pad_to_max_length and not getattr(own, "pad_to_max_length", False):
             raise self._error(
                 "pad_to_max_length",
                 f"{type(self.task_encoder).__name__} does not pad to it (Bridge asks for it with pipeline or expert "
                 "parallelism): set pad_to_max_length=True in the encoder's own config, or as an attribute of the "
                 "encoder if its batches are all of seq_length",
+            )
+
+    def check_lengths(self, encoder: Any) -> None:
+        """Check that `encoder` pads to the multiple that Bridge asks for: context and sequence parallel ranks share no
+        other lengths evenly. Rows of `seq_length` are such a multiple, but not the samples of a pack.
+
+        Raises:
+            ConfigError: if it does not.
+        """
+        multiple, own = self.pad_to_multiple_of or 1, getattr(encoder, "config", encoder)
+        of_encoder = getattr(own, "pad_to_multiple_of", 1)
+        fills_rows = self.pad_to_max_length and self.packing_buffer_size is None
+        if encoder is not None and of_encoder % multiple and not fills_rows:
+            raise self._error(
+                "pad_to_multiple_of",
+                f"{type(encoder).__name__} pads to a multiple of {of_encoder}: set pad_to_multiple_of={multiple} in "
+                "the encoder's own config (Bridge asks for it with context or sequence parallelism)",
             )
 
     def _error(self, name: str, what: str) -> ConfigError:
@@ -523,6 +542,8 @@ class EnergonDatasetBuilder:
             if isinstance(config.task_encoder, TaskEncoder):
                 asked["tokenizer"] = tokenizer
             check_beside(type(config).__name__, encoder, asked, tells=False)
+            if hasattr(getattr(encoder, "config", None), "pad_to_multiple_of"):
+                config.check_lengths(encoder)
         return EnergonMultiModalDataModule(
             config.path,
             tokenizer if encoder is None else None,

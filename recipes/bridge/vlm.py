@@ -26,6 +26,7 @@ from megatron.bridge.utils.common_utils import get_rank_safe
 
 from bridge_data import ConfigError, EnergonDatasetConfig
 from bridge_data.configs import DATA_MODULE, DataConfig, NamedTaskEncoder
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.datamodule.class_paths import arguments_of, named_class
 from bridge_data.datamodule.overrides import with_overrides
 from bridge_data.errors import did_you_mean
@@ -38,7 +39,9 @@ QWEN25_VL = CONFIGS / "qwen2_5_vl.yaml"
 FAMILIES = {
     "qwen25_vl_": QWEN25_VL,
     "qwen3_vl_": CONFIGS / "qwen3_vl.yaml",
+    "qwen35_vl_": CONFIGS / "qwen3_5_vl.yaml",
     "gemma3_vl_": CONFIGS / "gemma3.yaml",
+    "gemma4_vl_": CONFIGS / "gemma4.yaml",
     "ministral3_": CONFIGS / "ministral3.yaml",
 }
 """What the names of a family's recipes begin with, and the YAML of their data."""
@@ -169,6 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
         config = with_data(theirs(), given.data)
     config = with_overrides(config, given.overrides, given.config_file)
     _fit_lengths(config)
+    if config.train.rampup_batch_size is not None and not megatron_has_ramps():
+        raise ConfigError(
+            f"train.rampup_batch_size={list(config.train.rampup_batch_size)}: this megatron-core ignores it, so that "
+            "all steps have train.global_batch_size; leave it out"
+        )
     return config
 
 

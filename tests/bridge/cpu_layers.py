@@ -3,8 +3,10 @@
 from typing import Any
 
 import torch
+from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel.layers import RowParallelLinear
+from megatron.core.ssm.gated_delta_net import common
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
@@ -46,6 +48,58 @@ def decoder_layer(**settings: Any) -> Any:
     layer = get_gpt_layer_local_spec(normalization="RMSNorm", **settings)
     layer.submodules.self_attention.submodules.core_attention = CpuAttention
     return layer
+
+
+class NormColumnParallelLinear(ColumnParallelLinear):
+    """A layer with a norm before it."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **options: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **options)
+        self.layer_norm = WrappedTorchNorm(config, input_size)
+
+    def forward(self, input_: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Any]:
+        normed: tuple[Tensor, Any] = super().forward(self.layer_norm(input_), *args, **options)
+        return normed
+
+
+class CpuLayers(LocalSpecProvider):
+    """The layers that megatron-core has without Transformer Engine, for models that want its own."""
+
+    def column_parallel_layer_norm_linear(self) -> type:
+        return NormColumnParallelLinear
+
+    def core_attention(self) -> type:
+        return CpuAttention
+
+
+def causal_convolution(
+    x: Tensor, weight: Tensor, bias: Any, cu_seqlens: Tensor | None, **_: Any
+) -> tuple[Tensor, None]:
+    """The convolution of FLA along the positions of x (rows, positions, channels), within each sample of a pack."""
+    padding = weight.shape[-1] - 1
+
+    def one(part: Tensor) -> Tensor:
+        made = torch.nn.functional.conv1d(part.mT, weight[:, None], bias, padding=padding, groups=len(weight))
+        return torch.nn.functional.silu(made[..., : part.shape[1]]).mT
+
+    return torch.cat([one(part) for part in _samples(x, cu_seqlens)], dim=1), None
+
+
+def gated_delta_rule(*inputs: Tensor, cu_seqlens: Tensor | None = None, **options: Any) -> tuple[Tensor, None]:
+    """The linear attention of FLA within each sample of a pack: that of megatron-core in plain torch, one by one."""
+    named = {name: value for name, value in options.items() if isinstance(value, Tensor)}
+    split = [_samples(value, cu_seqlens) for value in (*inputs, *named.values())]
+    made = []
+    for parts in zip(*split, strict=True):
+        positional, rest = parts[: len(inputs)], parts[len(inputs) :]
+        more = options | dict(zip(named, rest, strict=True))
+        made.append(common.torch_chunk_gated_delta_rule(*positional, **more)[0])
+    return torch.cat(made, dim=1), None
+
+
+def _samples(value: Tensor, bounds: Tensor | None) -> tuple[Tensor, ...]:
+    """The samples of a pack, along the second dimension."""
+    return (value,) if bounds is None else torch.split(value, bounds.diff().tolist(), dim=1)
 
 
 class RowParallelLinearNorm(RowParallelLinear):

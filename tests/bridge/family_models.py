@@ -1,15 +1,19 @@
 """Tiny models of Megatron-Bridge of several families, with random weights, which their providers build on a CPU."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import transformers as hf
 from megatron.bridge import AutoBridge
-from megatron.bridge.models.gemma import gemma3_provider
+from megatron.bridge.models.gemma import gemma3_provider, modeling_gemma4
 from megatron.bridge.models.gemma_vl import modeling_gemma3_vl
 from megatron.bridge.models.qwen_vl import qwen3_vl_provider
 from megatron.bridge.models.qwen_vl.modelling_qwen3_vl import model as qwen3_vl
+from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
 from megatron.core.models.vision.vit_layer_specs import get_vit_layer_with_local_spec
+from megatron.core.ssm.gated_delta_net import common, gdn
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
@@ -17,9 +21,19 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
 from tests.bridge import qwen_model
-from tests.bridge.cpu_layers import CpuAttention, RowParallelLinearNorm, decoder_layer
+from tests.bridge.cpu_layers import (
+    CpuAttention,
+    CpuLayers,
+    RowParallelLinearNorm,
+    causal_convolution,
+    decoder_layer,
+    gated_delta_rule,
+)
 from tests.bridge.hf_processors import make_processor
 from tests.tiny_models.parts import PATCH, TILE, tiny_image_processor, tiny_model, tiny_tokenizer
+
+_TINY = {"qwen3_5": "qwen3_vl"}
+"""The families whose tokenizer and image processor are those of another."""
 
 
 def make_provider(family: str) -> Any:
@@ -34,6 +48,8 @@ def make_provider(family: str) -> Any:
 
 def make_config(family: str) -> Any:
     """The config of the model of transformers."""
+    if family in _TINY:
+        return _qwen3_5_config(tiny_tokenizer(_TINY[family]))
     if family in _CONFIGS:
         return _CONFIGS[family](make_processor(family).tokenizer)
     made = tiny_model(family, tiny_tokenizer(family))
@@ -44,7 +60,8 @@ def make_config(family: str) -> Any:
 def save_parts(family: str, folder: str, checkpoint: str) -> None:
     """Write the tokenizer and the processor to `folder`, and the config to that of a `checkpoint`."""
     own = family in _CONFIGS
-    for part in [make_processor(family)] if own else [tiny_tokenizer(family), tiny_image_processor(family)]:
+    known = _TINY.get(family, family)
+    for part in [make_processor(family)] if own else [tiny_tokenizer(known), tiny_image_processor(known)]:
         part.save_pretrained(folder)
     make_config(family).save_pretrained(checkpoint)
 
@@ -77,7 +94,42 @@ def _ministral3_config(tokenizer: Any) -> Any:
     )
 
 
-_CONFIGS: dict[str, Callable[[Any], Any]] = {"gemma3": _gemma3_config, "ministral3": _ministral3_config}
+def _gemma4_config(tokenizer: Any) -> Any:
+    experts = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+    heads = {"global_head_dim": 16, "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 0}
+    window = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0}
+    text = _DECODER | experts | heads | window | {"vocab_size": len(tokenizer)}
+    return hf.Gemma4Config(
+        architectures=["Gemma4ForConditionalGeneration"],
+        text_config=text,
+        vision_config=_TOWER | {"num_key_value_heads": 2, "global_head_dim": 16, "position_embedding_size": 64},
+        audio_config=None,
+        image_token_id=tokenizer.image_token_id,
+    )
+
+
+def _qwen3_5_config(tokenizer: Any) -> Any:
+    number_of = tokenizer.convert_tokens_to_ids
+    ids = {"vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
+    ids |= {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+    linear = {f"linear_{name}_head_dim": 8 for name in ("key", "value")}
+    linear |= {f"linear_num_{name}_heads": 2 for name in ("key", "value")}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
+    kinds = {"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}
+    tower = {"depth": 1, "num_heads": 2, "hidden_size": 32, "intermediate_size": 64, "patch_size": PATCH}
+    return hf.Qwen3_5Config(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        text_config=_DECODER | linear | kinds | {"vocab_size": len(tokenizer), "rope_parameters": rope},
+        vision_config=tower | {"out_hidden_size": 32, "num_position_embeddings": 16},
+        **{f"{name}_token_id": number_of(token) for name, token in ids.items()},
+    )
+
+
+_CONFIGS: dict[str, Callable[[Any], Any]] = {
+    "gemma3": _gemma3_config,
+    "gemma4": _gemma4_config,
+    "ministral3": _ministral3_config,
+}
 
 
 def _qwen3_vl(provider: Any) -> None:
@@ -115,6 +167,33 @@ def _gemma3(provider: Any) -> None:
     projector.image_size, projector.patch_dim, projector.tokens_per_image = TILE, PATCH, 4
 
 
+def _gemma4(provider: Any) -> None:
+    def layers(config: Any, **options: Any) -> Any:
+        made = modeling_gemma4._gemma4_block_spec(config, use_transformer_engine=False, **options)
+        for layer in made.layer_specs:
+            layer.submodules.self_attention.submodules.core_attention = CpuAttention
+            layer.submodules.self_attention.submodules.linear_proj = RowParallelLinearNorm
+        return made
+
+    provider.transformer_layer_spec = layers
+    provider.moe_grouped_gemm = provider.moe_permute_fusion = False
+
+
+def _qwen3_5(provider: Any) -> None:
+    _qwen3_vl(provider)
+    provider.layernorm_zero_centered_gamma = False
+    variants._get_backend_spec_provider = lambda config: CpuLayers()
+    variants._get_self_attention_module_spec = _self_attention
+    common.HAVE_FLA, common.l2norm = True, functools.partial(torch.nn.functional.normalize, dim=-1)
+    gdn.causal_conv1d, gdn.chunk_gated_delta_rule = causal_convolution, gated_delta_rule
+
+
+def _self_attention(config: Any, backend: Any = None) -> Any:
+    attention = decoder_layer(qk_layernorm=True).submodules.self_attention
+    attention.metainfo["fuse_input_layernorm"] = False
+    return attention
+
+
 def _ministral3(provider: Any) -> None:
     provider.transformer_layer_spec = lambda config: decoder_layer()
 
@@ -122,6 +201,8 @@ def _ministral3(provider: Any) -> None:
 _ON_CPU: dict[str, Callable[[Any], None]] = {
     "qwen3_vl": _qwen3_vl,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "qwen3_5": _qwen3_5,
     "ministral3": _ministral3,
 }
 """What changes a provider, and the modules of Bridge that it uses, for a CPU."""

@@ -1,5 +1,5 @@
-"""Processors of Gemma 3 and Ministral 3, made of parts: transformers' own classes, image processors of a few pixels, a
-tokenizer trained on the spot, and the chat template of their checkpoints."""
+"""Processors of Gemma 3, Gemma 4 and Ministral 3, made of parts: transformers' own classes, image processors of a few
+pixels, a tokenizer trained on the spot, and the chat template of their checkpoints."""
 
 import functools
 from typing import Any
@@ -41,6 +41,20 @@ GEMMA3_TEMPLATE = """\
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\\n' }}{%- endif -%}
 """
 
+GEMMA4_TEMPLATE = """\
+{{ bos_token }}
+{%- for message in messages -%}
+{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\\n' }}
+{%- if message['content'] is string -%}{{ message['content'] | trim }}{%- else -%}
+{%- for item in message['content'] -%}
+{{- '<|image|>' if item['type'] == 'image' else item['text'] | trim -}}
+{%- endfor -%}
+{%- endif -%}
+{{ '<turn|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|turn>model\\n<|channel>thought\\n<channel|>' }}{%- endif -%}
+"""
+
 MINISTRAL3_TEMPLATE = """\
 {{- bos_token -}}
 {%- for message in messages -%}
@@ -59,12 +73,16 @@ MINISTRAL3_TEMPLATE = """\
 {%- endfor -%}
 """
 
+_KINDS = ("image", "boi", "eoi", "audio", "boa", "eoa")
+_MEDIA = ("<|image|>", "<|image>", "<image|>", "<|audio|>", "<|audio>", "<audio|>")
 _NAMES = {
     "gemma3": {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
+    "gemma4": {f"{kind}_token": name for kind, name in zip(_KINDS, _MEDIA, strict=True)},
     "ministral3": {"image_token": "[IMG]", "break_token": "[IMG_BREAK]", "end_token": "[IMG_END]"},
 }
 _TURNS = {
     "gemma3": ["<start_of_turn>", "<end_of_turn>"],
+    "gemma4": ["<|turn>", "<turn|>", "<|channel>", "<channel|>"],
     "ministral3": ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"],
 }
 
@@ -79,5 +97,10 @@ def make_processor(family: str) -> Any:
     if family == "gemma3":
         images = hf.Gemma3ImageProcessorPil(size={"height": TILE, "width": TILE})
         return hf.Gemma3Processor(images, made, image_seq_length=4, chat_template=GEMMA3_TEMPLATE)
+    if family == "gemma4":
+        settings = {"patch_size": PATCH, "max_soft_tokens": 70, "pooling_kernel_size": 3}
+        video, sound = hf.Gemma4VideoProcessor(**settings), hf.Gemma4AudioFeatureExtractor()
+        parts = (sound, hf.Gemma4ImageProcessorPil(**settings), made, video)
+        return hf.Gemma4Processor(*parts, image_seq_length=70, chat_template=GEMMA4_TEMPLATE)
     images = hf.PixtralImageProcessorPil(size={"longest_edge": 4 * TILE}, patch_size={"height": PATCH, "width": PATCH})
     return hf.PixtralProcessor(images, made, patch_size=PATCH, spatial_merge_size=2, chat_template=MINISTRAL3_TEMPLATE)

@@ -38,10 +38,18 @@ RECIPES = {
     "qwen3_vl_8b_sft_config": Tried(
         family="qwen3_vl", checkpoint="Qwen/Qwen3-VL-8B-Instruct", encoder=_QWEN.format("Qwen3VL")
     ),
+    "qwen35_vl_2b_sft_config": Tried(family="qwen3_5", checkpoint="Qwen/Qwen3.5-2B", encoder=_QWEN.format("Qwen3VL")),
     "gemma3_vl_4b_sft_config": Tried(
         family="gemma3",
         checkpoint="google/gemma-3-4b-it",
         encoder=_ANY.format("{pixels: bfloat16, pad_to_multiple_of: 16}"),
+        buffer="null",
+        settings="  micro_batch_size: 2\n",
+    ),
+    "gemma4_vl_26b_sft_config": Tried(
+        family="gemma4",
+        checkpoint="google/gemma-4-26B-A4B-it",
+        encoder=_ANY.format("{pad_to_multiple_of: 16}"),
         buffer="null",
         settings="  micro_batch_size: 2\n",
     ),

@@ -114,6 +114,30 @@ def test_a_template_that_marks_answers_makes_the_same_labels(name: str, how: str
     assert num_wrong <= (10 if Version(transformers.__version__) < Version("5.23") else 0)
 
 
+THINKING = PLAIN.replace(
+    "{{- '<|im_start|>' + message['role'] + '\\n' -}}",
+    "{{- '<|im_start|>' + message['role'] + '\\n' -}}"
+    "{%- if message['role'] == 'assistant' and loop.last -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}",
+).replace(
+    "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n",
+    "{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}\n",
+)
+"""As Qwen3.5 writes turns: empty thoughts before the last answer, and in the generation prompt."""
+
+
+@GENERIC
+def test_empty_thoughts_of_the_generation_prompt_are_learnt_by_bridge_alone(generic: bool) -> None:
+    theirs = bridges("Qwen3VLProcessor", THINKING, BATCHINGS["packed"], generic=generic)
+    mine = ours("Qwen3VLProcessor", THINKING, BATCHINGS["packed"], generic=generic)
+    for talks in in_batches(1):
+        got, expected = mine(talks), theirs(talks)
+        assert learnt(expected).count("<think>") == 1
+        assert learnt(got) == learnt(expected).replace("<think>\n\n</think>\n\n", "")
+        for name in ("labels", "loss_mask"):
+            got[name] = expected[name]
+        compare(got, expected)
+
+
 def learnt(batch: dict[str, Any]) -> str:
     """The labels of a batch of one sample, as text."""
     return str(tokenizer(MARKED).decode(batch["labels"][batch["loss_mask"] > 0]))

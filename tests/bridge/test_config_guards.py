@@ -14,8 +14,14 @@ from megatron.bridge.models.transformer_config import _HYBRIDEP_PADDING_FIELDS
 from megatron.bridge.training import config as training
 from megatron.bridge.training.tokenizers.config import TokenizerConfig
 from megatron.bridge.utils.instantiate_utils import InstantiationMode, instantiate
+from megatron.core import num_microbatches_calculator
 
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonDatasetConfig
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
+from bridge_data.encoders import FamilyConfig
+from bridge_data.plugins.encoders import HFTaskEncoder
+from tests.bridge.hf_processors import make_processor
+from tests.tiny_models.data import write_conversations
 
 SEQ_LENGTH = 512
 
@@ -127,10 +133,48 @@ def test_padding_is_raised_for_context_and_sequence_parallel_ranks(monkeypatch: 
 def test_an_encoder_of_ours_that_does_not_pad_is_refused_under_context_parallelism(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=r"pad_to_multiple_of=4\): needs a task_encoder .* in the encoder's own config"
-    ):
+    with pytest.raises(ConfigError, match=r"pad_to_multiple_of=4\): DefaultTaskEncoder .* in the encoder's own config"):
         validated(monkeypatch, make_dataset(task_encoder=DefaultTaskEncoder()), model=PARALLEL)
+
+
+@dataclasses.dataclass
+class PaddingEncoderConfig:
+    """Settings of an encoder that pads its samples, and with `to_length` its rows."""
+
+    multiple: int = 1
+    to_length: bool = False
+
+    def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> HFTaskEncoder:
+        config = FamilyConfig(layout="bridge", pad_to_multiple_of=self.multiple, pad_to_max_length=self.to_length)
+        return HFTaskEncoder(make_processor("ministral3"), config, seq_length=dataset.seq_length)
+
+
+@pytest.mark.parametrize("buffer", [None, 8])
+@pytest.mark.parametrize("to_length", [False, True])
+@pytest.mark.parametrize("multiple", [1, 2, 4, 8])
+def test_lengths_that_context_parallel_ranks_cannot_share_are_refused_once_the_encoder_is_made(
+    multiple: int, to_length: bool, buffer: int | None, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"path": data, "num_workers": 0, "micro_batch_size": 1, "max_samples_per_sequence": 100}
+    encoder = PaddingEncoderConfig(multiple, to_length)
+    dataset = make_dataset(**made, task_encoder=encoder, pad_to_max_length=to_length, packing_buffer_size=buffer)
+    validated(monkeypatch, dataset, model=PARALLEL, micro_batch_size=1)
+    tokenizer = make_processor("ministral3").tokenizer
+    if multiple % 4 and (buffer or not to_length):
+        with pytest.raises(
+            ConfigError, match=rf"pad_to_multiple_of=4\): HFTaskEncoder pads to a multiple of {multiple}"
+        ):
+            get_dataset_provider(dataset)([8, 0, 0], dataset, tokenizer)
+        return
+    train, _, _ = get_dataset_provider(dataset)([8, 0, 0], dataset, tokenizer)
+    for batch in (next(train) for _ in range(4)):
+        bounds = [0, batch["input_ids"].shape[1]] if buffer is None else batch["cu_seqlens_q_padded"].tolist()
+        assert not any(bound % 4 for bound in bounds)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_conversations(tmp_path_factory.mktemp("data") / "conversations"))
 
 
 def test_sequences_that_context_parallel_ranks_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +198,20 @@ def test_pipeline_and_expert_parallelism_pad_to_the_full_length(monkeypatch: pyt
     assert not validated(monkeypatch).dataset.pad_to_max_length
     model = {"pipeline_model_parallel_size": 2, "pipeline_dtype": "bf16"}
     assert validated(monkeypatch, model=model).dataset.pad_to_max_length
+
+
+@pytest.mark.skipif(megatron_has_ramps(), reason="this megatron-core follows ramps")
+def test_a_ramp_that_megatron_ignores_is_refused_where_the_loader_would_count_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = make_dataset(dataset_kwargs={"skip_steps": ["2-3"], "rampup_batch_size": [8, 8, 64]})
+    with pytest.raises(ConfigError, match="rampup_batch_size: this megatron-core ignores it"):
+        validated(monkeypatch, dataset, rampup_batch_size=[8, 8, 64])
+    before = num_microbatches_calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR
+    monkeypatch.setattr(num_microbatches_calculator, "_GLOBAL_NUM_MICROBATCHES_CALCULATOR", before)
+    num_microbatches_calculator.destroy_num_microbatches_calculator()
+    num_microbatches_calculator.init_num_microbatches_calculator(0, [8, 8, 64], 16, 2, 1)
+    assert num_microbatches_calculator.get_num_microbatches() == 8  # those of 16 samples, not of 8
 
 
 def test_in_batch_packing_makes_lengths_vary_between_pipeline_stages(monkeypatch: pytest.MonkeyPatch) -> None:

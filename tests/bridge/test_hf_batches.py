@@ -1,12 +1,12 @@
 """Batches of `HFTaskEncoder` with `layout="bridge"` are, field by field, those that Bridge's `HFTaskEncoder` makes with
-its collators for Gemma 3 and Ministral 3."""
+its collators for Gemma 3, Gemma 4 and Ministral 3."""
 
 import collections
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoProcessor
+from transformers import AutoProcessor, Gemma4Config
 
 from bridge_data.encoders import FamilyConfig, HFTaskEncoder
 from bridge_data.errors import SkipSample
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="megatron.bridge is not installed: see make test-bridge"),
 ]
 
-FAMILIES = pytest.mark.parametrize("family", ["gemma3", "ministral3"])
+FAMILIES = pytest.mark.parametrize("family", ["gemma3", "gemma4", "ministral3"])
 
 
 def our_encoder(family: str, how: Batching) -> HFTaskEncoder:
@@ -30,7 +30,8 @@ def our_encoder(family: str, how: Batching) -> HFTaskEncoder:
         layout="bridge",
         pixels="bfloat16" if family == "gemma3" else "float32",
     )
-    return HFTaskEncoder(make_processor(family), config, seq_length=how.seq_length)
+    model = Gemma4Config(text_config={"use_bidirectional_attention": None}) if family == "gemma4" else None
+    return HFTaskEncoder(make_processor(family), config, seq_length=how.seq_length, model_config=model)
 
 
 def ours(family: str, talks: list[Talk], how: Batching) -> Any:
@@ -50,13 +51,30 @@ def theirs(family: str, talks: list[Talk], how: Batching) -> dict[str, Any]:
     made: dict[str, Any] = encoder.encode_batch(encoder.batch([encoder.encode_sample(chatml(one)) for one in talks]))
     if made["visual_inputs"] is None:  # of a batch without images ours is empty, which the step makes the same of
         made["visual_inputs"] = bridge("training.utils.visual_inputs").GenericVisualInputs()
+    return without_last_line_break(made) if family == "gemma4" else made
+
+
+def without_last_line_break(made: dict[str, Any]) -> dict[str, Any]:
+    """A batch of Bridge's collator for Gemma 4, which has loss on the last token of each sample, whatever that is, and
+    leaves `mm_token_type_ids`, which its model does not take, as short as they were: with loss on answers, and types
+    of all tokens."""
+    tokens, labels, loss_mask = made["input_ids"], made["labels"], made["loss_mask"]
+    line_break = make_processor("gemma4").tokenizer.encode("\n", add_special_tokens=False)[0]
+    end = make_processor("gemma4").tokenizer.convert_tokens_to_ids("<turn|>")
+    last = (tokens == end) & (labels == line_break)
+    assert loss_mask[last].all()
+    labels[last], loss_mask[last] = -100, 0
+    types = made["visual_inputs"].mm_token_type_ids
+    if types is not None:
+        pad = torch.nn.functional.pad
+        made["visual_inputs"].mm_token_type_ids = pad(types, (0, tokens.shape[1] - types.shape[1]))
     return made
 
 
 @FAMILIES
 @pytest.mark.parametrize("how", ["padded", "padded to seq_length", "packed", "packed and aligned"])
 def test_50_conversations_are_equal_in_every_field(family: str, how: str) -> None:
-    alone = how.startswith("packed") and family == "ministral3"  # Bridge packs no images of several sizes: see below
+    alone = how.startswith("packed") and family != "gemma3"  # Bridge packs no images of several sizes: see below
     for talks in in_batches(1 if alone else 5):
         compare(ours(family, talks, BATCHINGS[how]), theirs(family, talks, BATCHINGS[how]))
 

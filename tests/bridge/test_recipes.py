@@ -1,6 +1,7 @@
 """The recipes of `recipes.bridge` are Bridge's own with our data, and train by Bridge's `pretrain`."""
 
 import dataclasses
+import inspect
 import json
 import logging
 from pathlib import Path
@@ -15,6 +16,7 @@ from megatron.bridge.data.utils import get_dataset_provider
 from transformers import CLIPImageProcessor
 
 from bridge_data import ConfigError, DatasetBuildContext, DefaultTaskEncoder, EnergonDatasetBuilder
+from bridge_data.datamodule.batch_schedule import megatron_has_ramps
 from bridge_data.encoders import MultiModalTaskEncoder
 from recipes.bridge import vlm
 from tests.bridge.family_models import make_config
@@ -125,6 +127,12 @@ def test_a_setting_that_bridge_has_no_use_for_is_refused(settings: str, message:
         vlm.main([RECIPE, "--data", write(settings)])
 
 
+@pytest.mark.skipif(megatron_has_ramps(), reason="this megatron-core follows ramps")
+def test_a_ramp_that_megatron_ignores_is_refused(write: Any) -> None:
+    with pytest.raises(ConfigError, match=r"train.rampup_batch_size=\[8, 8, 64\]: this megatron-core ignores it"):
+        vlm.main([RECIPE, "--data", write(), "train.rampup_batch_size=[8,8,64]"])
+
+
 def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     make_config("qwen3_vl").save_pretrained("Qwen/Qwen3-VL-8B-Instruct")
     other = "qwen3_vl_8b_pretrain_mock_config"
@@ -148,8 +156,11 @@ def test_recipes_have_the_names_and_settings_of_bridge_s(name: str, write: Any) 
     changed = ("dataset", "tokenizer", "train")
     same = [part.name for part in dataclasses.fields(ours) if part.name not in changed]
     assert len(same) > 10 and all(repr(getattr(ours, part)) == repr(getattr(theirs, part)) for part in same)
-    peft = getattr(vlm, name.replace("_sft_", "_peft_"))(peft_scheme="dora")
-    assert (type(peft.peft).__name__, peft.dataset.path) == ("DoRA", "configs/conversations_blend.yaml")
+    adapted = name.replace("_sft_", "_peft_")
+    takes_scheme = "peft_scheme" in inspect.signature(getattr(recipes, adapted)).parameters
+    peft = getattr(vlm, adapted)(**{"peft_scheme": "dora"} if takes_scheme else {})
+    assert type(peft.peft).__name__ == ("DoRA" if takes_scheme else "LoRA")
+    assert peft.dataset.path == "configs/conversations_blend.yaml"
     assert peft.dataset.task_encoder.class_path.rpartition(".")[2] in RECIPES[name].encoder
 
 
