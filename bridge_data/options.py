@@ -135,10 +135,25 @@ def check_choice(config: Any, name: str, choices: Any) -> None:
     Raises:
         ConfigError: if not.
     """
-    value, known = getattr(config, name), get_args(choices)
-    if value not in known:
-        expected = ", ".join(map(repr, known))
-        raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected one of {expected}")
+    value = getattr(config, name)
+    _check_choice(f"{type(config).__name__}({name}={value!r})", value, choices)
+
+
+def _check_choice(shown: str, value: Any, choices: Any) -> None:
+    known = get_args(choices)
+    if not (isinstance(value, str) and value in known):
+        raise ConfigError(f"{shown}: expected one of {', '.join(map(repr, known))}")
+
+
+def check_choices(config: Any) -> None:
+    """Check that each field of a dataclass whose type is a Literal is one of its choices.
+
+    Raises:
+        ConfigError: if not.
+    """
+    for field in dataclasses.fields(config):
+        if get_origin(field.type) is Literal:
+            check_choice(config, field.name, field.type)
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -161,9 +176,7 @@ def check_plain_fields(config: Any, prefix: str = "") -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if get_origin(field.type) is Literal:
-            choices = get_args(field.type)
-            if not (isinstance(value, str) and value in choices):
-                raise ConfigError(f"{prefix}{field.name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+            _check_choice(f"{prefix}{field.name}={value!r}", value, field.type)
             continue
         kinds = set(get_args(field.type) or [field.type])
         is_number = isinstance(value, int) and not isinstance(value, bool) and not kinds.isdisjoint((int, float))

@@ -38,6 +38,13 @@ FIXED = {
     "DataModuleKeywords": "EnergonMultiModalDataModule.__init__",
 }
 """Whose keyword arguments they are, besides its own parameters."""
+SHARED = {
+    ("DatasetKeywords", "TrainingKeywords", "DataModuleKeywords"): "_OfData",
+    ("DatasetKeywords", "TrainingKeywords"): "_OfDatasets",
+    ("TrainingKeywords", "DataModuleKeywords"): "_OfTraining",
+    ("LoaderKeywords", "DataModuleKeywords"): "_OfLoaders",
+}
+"""What holds the options that several of them have."""
 
 
 def annotations() -> dict[str, str]:
@@ -72,16 +79,27 @@ def written() -> Iterator[str]:
     parts = option_fields()
     every = {name: field for fields in parts.values() for name, field in fields.items()}
     of_functions = {
-        "DatasetKeywords": {name: every[name] for name in DatasetOptions.__dataclass_fields__ if name in every},
-        "TrainingKeywords": {name: every[name] for name in TrainingOptions.__dataclass_fields__ if name in every},
-        "LoaderKeywords": {name: every[name] for name in LoaderConfig.__dataclass_fields__},
-        "DataModuleKeywords": every,
+        "DatasetKeywords": {name for name in DatasetOptions.__dataclass_fields__ if name in every},
+        "TrainingKeywords": {name for name in TrainingOptions.__dataclass_fields__ if name in every},
+        "LoaderKeywords": {*LoaderConfig.__dataclass_fields__},
+        "DataModuleKeywords": {*every},
     }
-    for name, fields in of_functions.items():
-        fixed = own_parameters(FIXED[name])
+    takes = {name: options - own_parameters(FIXED[name]) for name, options in of_functions.items()}
+    takers = {option: tuple(name for name in FIXED if option in takes[name]) for option in every}
+    shared = {SHARED[several]: several for several in takers.values() if len(several) > 1}
+
+    def fields(several: tuple[str, ...]) -> Iterator[str]:
+        yield from (f"    {option}: {types[f.name]}\n" for option, f in every.items() if takers[option] == several)
+
+    for name, several in shared.items():
         yield f"\n\nclass {name}(TypedDict, total=False):\n"
-        yield f'    """Options of `{FIXED[name].removesuffix(".__init__")}` besides its own parameters."""\n\n'
-        yield from (f"    {option}: {types[f.name]}\n" for option, f in fields.items() if option not in fixed)
+        yield f'    """Options that {" and ".join(several)} share."""\n\n'
+        yield from fields(several)
+    for name, function in FIXED.items():
+        bases = [base for base, several in shared.items() if name in several] or ["TypedDict"]
+        yield f"\n\nclass {name}({', '.join(bases)}, total=False):\n"
+        yield f'    """Options of `{function.removesuffix(".__init__")}` besides its own parameters."""\n\n'
+        yield from fields((name,))
 
 
 def formatted(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NoReturn, TypeAlias
 from bridge_data.decode.image import Orientation
 from bridge_data.encoders.template_settings import check_variables
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.options import check_at_least, check_choice
+from bridge_data.options import check_at_least, check_choices
 from bridge_data.running_hook import note_truncation
 from bridge_data.task.packers import Packer
 
@@ -75,11 +75,7 @@ class SamplePolicies:
     overlong: TurnsPolicy = "truncate"
 
     def __post_init__(self) -> None:
-        check_choice(self, "image_mismatch", Policy)
-        check_choice(self, "roles_out_of_order", KeepPolicy)
-        check_choice(self, "media_tags", KeepPolicy)
-        check_choice(self, "empty_answer", KeepPolicy)
-        check_choice(self, "overlong", TurnsPolicy)
+        check_choices(self)
 
 
 def refuse(policy: str, key: str, what: str) -> NoReturn:
@@ -171,7 +167,7 @@ class ConversationConfig:
     """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
-        check_choice(self, "layout", Layout)
+        check_choices(self)
         check_at_least(self, 1, "pad_to_multiple_of")
         if self.ignore_place_holder >= 0:
             raise ConfigError(
@@ -208,7 +204,6 @@ class MultiModalSampleConfig(ConversationConfig):
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         check_at_least(self, 1, "tokens_per_image", "patch_size")
-        check_choice(self, "orientation", Orientation)
 
     @property
     def placeholder(self) -> str:
@@ -245,8 +240,7 @@ class ImageLimits:
         check_at_least(self, 1, "min_pixels", "max_pixels", "max_image_tokens", "min_side", "max_aspect")
         if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
             raise ConfigError(f"ImageLimits(min_pixels={self.min_pixels}): more than max_pixels={self.max_pixels}")
-        check_choice(self, "extreme_image", Policy)
-        check_choice(self, "orientation", Orientation)
+        check_choices(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,7 +272,6 @@ class FamilyConfig(ConversationConfig):
         ConversationConfig.__post_init__(self)
         if not self.image_placeholder:
             raise ConfigError("FamilyConfig(image_placeholder=''): expected text, such as '<image>'")
-        check_choice(self, "pixels", PixelType)
         if self.pixels == "uint8" and self.layout == "bridge":
             raise ConfigError(
                 'FamilyConfig(pixels="uint8", layout="bridge"): the step of Bridge moves a batch by itself, and would '

@@ -17,7 +17,7 @@ from bridge_data.encoders.chat import check_unicode, padding_token_of
 from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.visuals import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_at_least, check_choice
+from bridge_data.options import check_at_least, check_choices
 from bridge_data.samples import Batch, CaptioningSample, Sample, edataclass
 from bridge_data.task import DefaultTaskEncoder, stateless
 
@@ -41,8 +41,7 @@ class ContrastiveConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 3, "max_length")
-        check_choice(self, "overlong", OverlongPolicy)
-        check_choice(self, "empty_text", Policy)
+        check_choices(self)
         if self.images.max_image_tokens is not None:
             raise ConfigError(
                 f"ContrastiveConfig(images=ImageLimits(max_image_tokens={self.images.max_image_tokens})): the image of "

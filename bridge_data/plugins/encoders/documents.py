@@ -28,7 +28,6 @@ from bridge_data.encoders.sequences import TokenizedSample, check_length, with_i
 from bridge_data.encoders.tokens import MarkedTokens, Span
 from bridge_data.encoders.visuals import VideoSampling, picture_sizes
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.options import check_choice
 from bridge_data.plugins.encoders.document_rows import MissingPicture, cook_document
 from bridge_data.plugins.encoders.qwen_encoder import QwenVLTaskEncoder
 from bridge_data.plugins.encoders.qwen_families import Qwen2VL
@@ -63,12 +62,6 @@ class DocumentConfig(FamilyConfig):
     missing_image: PicturePolicy = "error"
     no_image: KeepPolicy = "keep"
     separator: str = " "
-
-    def __post_init__(self) -> None:
-        FamilyConfig.__post_init__(self)
-        check_choice(self, "overlong", TurnsPolicy)
-        check_choice(self, "missing_image", PicturePolicy)
-        check_choice(self, "no_image", KeepPolicy)
 
 
 class DocumentTaskEncoder(FamilyTaskEncoder):

@@ -23,7 +23,7 @@ from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.options import check_at_least, check_choice
+from bridge_data.options import check_at_least, check_choices
 from bridge_data.samples import Batch, CrudeSample, Sample, edataclass
 from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, fields_in_words, stateless
 
@@ -108,8 +108,7 @@ class SpeechConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "max_target_length")
-        check_choice(self, "overlong", OverlongPolicy)
-        check_choice(self, "empty_text", Policy)
+        check_choices(self)
 
 
 @edataclass

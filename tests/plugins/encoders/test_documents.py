@@ -343,7 +343,7 @@ def test_what_is_no_document_is_refused() -> None:
     with pytest.raises(SampleError, match="image 1 says max_pixels=64, which the family Llava cannot follow"):
         encode(make_encoder(), document(Visual(A, VisualSettings(max_pixels=64)), "a"))
     plain = text_encoder(make_tokenizer(template="{{ messages }}"))
-    with pytest.raises(ConfigError, match=r"got InterleavedSample; .*DocumentTaskEncoder of bridge_data.plugins"):
+    with pytest.raises(ConfigError, match=r"got InterleavedSample; .*DocumentTaskEncoder of bridge_data.encoders"):
         encode(plain, document(A, "a boat"))
     row: Any = CrudeSample({"__key__": "d", "images": [A, None], "texts": [None, "x"]})
     with pytest.raises(SampleError, match="no turns, but a document: DocumentTaskEncoder"):
