@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import yaml
 
@@ -326,24 +326,15 @@ def is_run_folder(path: Path) -> bool:
     if not path.is_dir():
         return False
     data = find_format(str(path))
-    return data is None or (data.name == "tars" and config_file(path) is not None)
-
-
-def config_file(folder: Path) -> Path | None:
-    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top, of which
-    `config.yaml` comes first, and of several of these (a resumed LightningCLI writes one more) the newest.
-
-    Raises:
-        ConfigError: if several are equally near.
-    """
-    return next(iter(config_files(folder)), None)
+    return data is None or (data.name == "tars" and bool(config_files(path)))
 
 
 def config_files(folder: Path) -> list[Path]:
-    """The YAML of `config_file`; and others that it could be, from the newest on.
+    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top, of which
+    `config.yaml` comes first; of several of these (a resumed LightningCLI writes one more) all, from the newest on.
 
     Raises:
-        ConfigError: if none of several is a `config.yaml`.
+        ConfigError: if several are equally near, and none is a `config.yaml`.
     """
     found = [file for file in files_of_run(folder) if file.suffix in _YAML and _names_data(file)]
     least = min((len(file.parts) for file in found), default=0)
@@ -395,26 +386,45 @@ def _content(file: Path) -> Any:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
 
 
+class RunFile(NamedTuple):
+    """The YAML with the settings of a run, and its content; in the folder of a run, the newest of `num_found`."""
+
+    path: Path
+    content: dict[str, Any]
+    num_found: int = 1
+
+    @classmethod
+    def find(cls, name: str) -> Self | None:
+        """That of the run `name`; None if this is data.
+
+        Raises:
+            ConfigError: if there is neither.
+        """
+        path, num_found = Path(name), 1
+        if is_run_folder(path):
+            found = config_files(path)
+            if not found:
+                raise ConfigError(
+                    f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
+                    "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
+                )
+            path, num_found = found[0], len(found)
+        is_yaml = path.suffix in _YAML and not is_remote(name)
+        if is_yaml and not path.exists():
+            raise ConfigError(f"{name}: no such file")
+        content = _content(path) if is_yaml and path.is_file() else None
+        return cls(path, content, num_found) if isinstance(content, dict) and "data" in content else None
+
+
 def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The file (or whatever else) that says the settings, and the fields of its `DataConfig`."""
-    path = Path(name)
-    if is_run_folder(path):
-        found = config_files(path)
-        if not found:
-            raise ConfigError(
-                f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
-                "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
-            )
-        path = found[0]
-        if len(found) > 1:
-            logger.info("%s: the settings are those of %s, the newest of %d configs", name, path, len(found))
-    is_yaml = path.suffix in _YAML and not is_remote(name)
-    if is_yaml and not path.exists():
-        raise ConfigError(f"{name}: no such file")
-    content = _content(path) if is_yaml and path.is_file() else None
-    if not isinstance(content, dict) or "data" not in content:
+    file = RunFile.find(name)
+    if file is None:
         return name, _overridden(DataConfig(path=name), overrides)
-    if not isinstance(data := content["data"], dict):
+    path, data = file.path, file.content["data"]
+    if file.num_found > 1:
+        logger.info("%s: the settings are those of %s, the newest of %d configs", name, path, file.num_found)
+    if not isinstance(data, dict):
         raise ConfigError(f"{path}: data: expected the settings of the data, with path, got {data!r}")
     return str(path), _of_section(data, overrides, str(path))
 

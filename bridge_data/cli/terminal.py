@@ -243,7 +243,8 @@ def _limits(context: click.Context, option: click.Parameter, text: str | None) -
     return Limits(**given)
 
 
-def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+def comma_separated(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """`train,val` as names: the callback of an option."""
     return tuple(text.split(",")) if text else ()
 
 
@@ -254,7 +255,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--run-steps": {"type": click.IntRange(1, MAX_STEPS), "help": "Steps of the run."},
     "--measure": {"type": SECONDS, "help": "Measure how fast a rank's data are, for so long."},
     "--step-seconds": {"type": SECONDS, "help": "How long the trainer takes for a step."},
-    "--split-part": {"metavar": "NAMES", "callback": _names, "help": "Parts of the split."},
+    "--split-part": {"metavar": "NAMES", "callback": comma_separated, "help": "Parts of the split."},
     "--split-config": {"metavar": "NAME", "help": "The file of the split in .nv-meta.  [default: split.yaml]"},
     "--dataset-config": {"metavar": "NAME", "help": "The file of the samples there.  [default: dataset.yaml]"},
     "--sample-type": {"metavar": "CLASS", "help": "The class of the samples, such as CaptioningSample, or crude."},

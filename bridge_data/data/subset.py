@@ -14,8 +14,9 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
+from bridge_data.data.plain_data import Node
 from bridge_data.data.records import Selection, count_samples, counts_of, label_of
 from bridge_data.errors import ConfigError
 
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
-
-
-@runtime_checkable
-class _YamlValue(Protocol):
-    """A value of a YAML file that knows its line."""
-
-    def plain(self) -> Any:
-        """The value itself."""
-
-    def error(self, message: str) -> ConfigError:
-        """The error `message`, with file and line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +42,10 @@ class SubsetRange:
         Raises:
             ConfigError: naming file and line, if it is a node.
         """
-        if not isinstance(value, _YamlValue):
+        if not isinstance(value, Node):
             return cls._parsed(value)
-        try:
+        with value.placed():
             return cls._parsed(value.plain())
-        except ConfigError as error:
-            raise value.error(str(error)) from None
 
     @classmethod
     def _parsed(cls, value: Any) -> SubsetRange:

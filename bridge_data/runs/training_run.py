@@ -8,16 +8,13 @@ Raises a ConfigError for settings that are missing, unknown or out of range.
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from bridge_data.configs import (
     DATA_MODULE,
     DataConfig,
-    config_file,
-    config_files,
-    is_run_folder,
+    RunFile,
     look_here,
     named_object,
 )
@@ -112,20 +109,21 @@ class TrainingRun:
         name, given = os.fspath(source), {key: value for key, value in own.items() if value is not None}
         of_trainer = [text for text in overrides if text.removeprefix("--").startswith("trainer.")]
         of_data = [text for text in overrides if text not in of_trainer]
-        found = named_object(name)
+        found, file = named_object(name), None
         if found is not None:
             data, trainer = DataConfig.of(found, of_data), _of_object(found)
         else:
-            data, trainer = DataConfig.read(name, of_data), _of_trainer(_config_of(name), of_trainer)
+            data, file = DataConfig.read(name, of_data), RunFile.find(name)
+            trainer = _of_trainer({} if file is None else file.content, of_trainer)
         _check_data_are_here(data.path, name)
         assumed = []
-        if found is None and _config_of(name) is None:
+        if found is None and file is None:
             assumed.append("settings are the defaults of the DataModule, if not given as name=value")
             if states:
                 assumed = ["settings that the states do not have are the defaults of the DataModule"]
                 data = _of_states(data, states)
-        elif found is None and is_run_folder(Path(name)) and len(written := config_files(Path(name))) > 1:
-            assumed.append(f"the settings are those of {written[0]}, the newest of {len(written)} configs")
+        elif file is not None and file.num_found > 1:
+            assumed.append(f"the settings are those of {file.path}, the newest of {file.num_found} configs")
         newest = newest_of(states) if states else None
         if "num_ranks" not in given:
             trainer["num_ranks"] = (newest and newest.world_size) or 1
@@ -224,26 +222,13 @@ def _check_data_are_here(path: Any, source: str) -> None:
         )
 
 
-def _config_of(source: str) -> Path | None:
-    """The YAML of a run; None if `source` is data."""
-    path = Path(source)
-    if is_run_folder(path):
-        return config_file(path)
-    return path if path.suffix in (".yaml", ".yml") and path.is_file() and "data" in _content(path) else None
-
-
-def _content(file: Path) -> Any:
-    content = parse_yaml_file(file.read_bytes(), str(file))
-    return content if isinstance(content, dict) else {}
-
-
 _OF_TRAINER = {"max_steps": "steps", "accumulate_grad_batches": "num_accumulated"}
 """Settings of Lightning's trainer that matter here, by what they are called there."""
 
 
-def _of_trainer(config: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """What a YAML says of the length of its steps and of the run, as far as they are whole numbers."""
-    found = {} if config is None else dict(_content(config).get("trainer") or {})
+def _of_trainer(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """What the YAML of a run says of the length of its steps and of the run, as far as they are whole numbers."""
+    found = dict(config.get("trainer") or {})
     for text in overrides:
         name, _, value = text.removeprefix("--").removeprefix("trainer.").partition("=")
         if name not in _OF_TRAINER:

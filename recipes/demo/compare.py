@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from bridge_data.cli.terminal import table
 from bridge_data.errors import DatasetError
 
 TOLERANCE = 1e-4
@@ -136,29 +139,10 @@ def _first_difference(got: GlobalBatch, expected: GlobalBatch) -> str:
     return f"step {got.step}: {len(got.keys)} micro-batches, in the reference {len(expected.keys)}"
 
 
-def table(comparisons: Sequence[Comparison], *, colour: bool) -> str:
-    """The comparisons, a row each."""
+def shown(comparisons: Sequence[Comparison]) -> str:
+    """The comparisons as a table, a row each."""
     head = ("run", "DP ranks", "steps", "samples", "keys of every global batch", "loss of every step")
-    rows = [(c.name, str(c.num_ranks), c.steps, str(c.num_keys), c.keys, c.losses) for c in comparisons]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-
-    def line(left: str, middle: str, right: str) -> str:
-        return left + middle.join("─" * (width + 2) for width in widths) + right
-
-    def cells(row: Sequence[str]) -> str:
-        padded = [f" {text:<{width}} " for text, width in zip(row, widths, strict=True)]
-        if colour:
-            padded = [_paint(text) for text in padded]
-        return "│" + "│".join(padded) + "│"
-
-    body = [cells(row) for row in rows]
-    return "\n".join([line("┌", "┬", "┐"), cells(head), line("├", "┼", "┤"), *body, line("└", "┴", "┘")])
-
-
-def _paint(cell: str) -> str:
-    word = cell.split(maxsplit=1)[0] if cell.strip() else ""
-    code = {"DIFFERENT": "31;1", "equal": "32", "bit-equal": "32", "within": "32"}.get(word)
-    return f"\x1b[{code}m{cell}\x1b[0m" if code else cell
+    return table(head, [(c.name, str(c.num_ranks), c.steps, str(c.num_keys), c.keys, c.losses) for c in comparisons])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DatasetError, ValueError) as error:
         print(f"cannot compare: {error}", file=sys.stderr)
         return 1
-    print(table([as_reference(chosen.reference.name, reference), *comparisons], colour=sys.stdout.isatty()))
+    click.echo(shown([as_reference(chosen.reference.name, reference), *comparisons]))
     complaints = [f"{c.name}: {complaint}" for c in comparisons for complaint in c.complaints]
     for complaint in complaints:
         print(complaint)

@@ -10,6 +10,7 @@ import click
 from bridge_data.cli.terminal import (
     ON_DISK,
     OUTPUT_ON_DISK,
+    comma_separated,
     echo_report,
     headed,
     in_cli_words,
@@ -32,17 +33,13 @@ from bridge_data.plugins.duplicates.sample_rows import FAULTS
 DISTANCE = 4
 
 
-def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
-
-
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=ON_DISK)
 @click.option(
     "--split-part",
     "split_parts",
     metavar="NAMES",
-    callback=_names,
+    callback=comma_separated,
     help="Read these parts of the split, such as val,train. Of equal samples the first is kept, so an earlier part "
     "keeps its own.  [default: all, train last]",
 )
@@ -50,7 +47,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.option(
     "--parts",
     metavar="NAMES",
-    callback=_names,
+    callback=comma_separated,
     help="Compare these parts of a sample, such as jpg,txt.  [default: all]",
 )
 @click.option("--near", is_flag=True, help="Also find samples whose pictures look alike, by a perceptual hash.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.configs import config_file
+from bridge_data.configs import config_files
 from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.plugins.view.shown_run import SavedRunReader, ShownRun
@@ -28,7 +28,9 @@ def test_config_states_and_ledger_are_found_among_other_files(tmp_path: Path) ->
     ):
         (live.folder / name).write_text(content)
     os.mkfifo(live.folder / "pipe.yaml")
-    assert config_file(live.folder) == live.folder / "config.yaml", "not the one in a folder of it, nor the metadataset"
+    assert config_files(live.folder)[0] == live.folder / "config.yaml", (
+        "not the one in a folder of it, nor the metadataset"
+    )
     saved = SavedRunReader(live.folder).saved
     assert [one.step for one in saved.states] == [2] and saved.left_out == () and saved.records is not None
 
