@@ -296,11 +296,10 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
                 return name
         return next((name for name in _REQUIRED if fields.keys() <= own_fields(name)), "CaptioningSample")
     names = {column.name for column in columns}
-    if any(column.kind == "turns" for column in columns) or any(names >= {*pair} for pair in PAIRS):
-        return CRUDE
-    if holds_documents(columns):
-        return CRUDE
     images = [column for column in columns if column.kind == "image"]
+    pairs = [pair for pair in PAIRS if names >= {*pair} and not (images and pair[0] == "question")]
+    if pairs or any(column.kind == "turns" for column in columns) or holds_documents(columns):
+        return CRUDE
     clips = [column for column in columns if column.kind == "clip"]
     texts = [column for column in columns if column.kind == "text"]
     asked = _by_name(texts, "context") is not None
