@@ -242,9 +242,9 @@ def _history(content: Mapping[str, Any], asks: str, key: str) -> list[dict[str, 
     Raises:
         SampleError: if they are no pairs of texts.
     """
-    history = listed_turns(content.get("history")) or []
+    history = [] if is_empty(content.get("history")) else listed_turns(content["history"])
     pairs = [pair for pair in history if isinstance(pair, list) and len(pair) == 2] if isinstance(history, list) else []
-    if len(pairs) < len(history) or not all(isinstance(text, str) for pair in pairs for text in pair):
+    if pairs != history or not all(isinstance(text, str) for pair in pairs for text in pair):
         raise SampleError(
             f"sample {key!r}: has beside {asks!r} the 'history' {repr(history)[:80]}; expected a list of pairs of "
             "texts, each a question and its answer: write all turns as a list at 'messages', or remove it from the data"
@@ -368,7 +368,8 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
         if isinstance(said, list):
             said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, dict) and name == TOOL:
-            said = json.dumps(said, ensure_ascii=False)
+            with contextlib.suppress(TypeError):
+                said = json.dumps(said, ensure_ascii=False)
         if isinstance(said, str):
             names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
             media.check_fields(TURN, turn, used=(role, content), said=[said, *names])

@@ -318,7 +318,8 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
         return "CaptioningSample" if texts else "ImageSample"
     if clips:
         return CRUDE
-    return "TextSample" if _by_name(texts, "text") is not None or (len(texts) == 1 and not asked) else CRUDE
+    is_alone = len(texts) == 1 and not asked and not any(column.kind in ("texts", "other") for column in columns)
+    return "TextSample" if is_alone or _by_name(texts, "text") is not None else CRUDE
 
 
 def own_fields(name: str) -> set[str]:
