@@ -115,33 +115,44 @@ def _spans_by_marks(
 
 
 def _marks(render: Callable[..., str], messages: list[dict[str, Any]], text: str, answers: str) -> _Marks | None:
+    """What the template writes around answers: tried with a word in place of the first one that follows another turn.
+    None if it shows no marks."""
     numbers = [number for number, turn in enumerate(messages) if turn["role"] == answers]
     first = next((number for number in numbers if number), None)
-    if first is None:
+    asks = next((turn for turn in messages if turn["role"] not in ("system", answers)), None)
+    if first is None or asks is None:
         return None
-    before, asks = messages[:first], next((turn for turn in messages if turn["role"] not in ("system", answers)), None)
-    if asks is None:
-        return None
+    before = messages[:first]
     answer = {"role": answers, "content": in_form_of(messages[first], WORD)}
-    plain, prompted = (render(before, prompt=is_asked) for is_asked in (False, True))
+    prompt = _prompt_after(render, before)
+    opening = next((one for one in _openings(prompt) if text.count(one) >= len(numbers)), "")
     _, is_written, at_end = render([*before, answer], prompt=False).partition(WORD)
-    _, _, amid = render([*before, answer, asks], prompt=False).partition(WORD)
-    header, _, _ = render([{**asks, "content": in_form_of(asks, WORD)}], prompt=False).partition(WORD)
-    prompt = prompted[len(os.path.commonprefix((plain, prompted))) :]  # noqa: RUF071 - of characters
-    if not prompt and (last := re.search(rf"({_MARK})\s*\Z", plain)):
-        prompt = last[1]
-    openings = (prompt[: end.end()] for end in reversed([*_END_OF_OPENING.finditer(prompt)]))
-    opening = next((one for one in openings if text.count(one) >= len(numbers)), "")
     if not (is_written and opening) or opening in at_end:
         return None
+    _, _, amid = render([*before, answer, asks], prompt=False).partition(WORD)
+    closing_at_end, closing_amid = _first_marks(at_end, opening), _first_marks(amid, opening)
+    if not closing_at_end:  # the next turn closes an answer
+        return _Marks(prompt, opening, [closing_amid], are_closed=False) if closing_amid else None
+    header, _, _ = render([{**asks, "content": in_form_of(asks, WORD)}], prompt=False).partition(WORD)
     calls = next((number for number in numbers if messages[number].get("tool_calls")), None)
-    ends = [_first_marks(at_end, opening), _first_marks(amid, opening)]
-    if ends[0]:
-        ends[1] = _without_header(ends[1], header)
-        if calls is not None:
-            ends.append(_first_marks(_last_marks(render(messages[: calls + 1], prompt=False)), opening))
-    closings = sorted({*filter(None, ends)}, key=len)
-    return _Marks(prompt, opening, closings, are_closed=bool(ends[0])) if closings else None
+    through_calls = "" if calls is None else render(messages[: calls + 1], prompt=False)
+    closing_calls = _first_marks(_last_marks(through_calls), opening)
+    closings = {closing_at_end, _without_header(closing_amid, header), closing_calls}
+    return _Marks(prompt, opening, sorted(filter(None, closings), key=len), are_closed=True)
+
+
+def _prompt_after(render: Callable[..., str], before: list[dict[str, Any]]) -> str:
+    """What the template writes for an answer to the turns `before` to be generated; if nothing, the mark that ends
+    these, such as `[/INST]`."""
+    plain, prompted = (render(before, prompt=is_asked) for is_asked in (False, True))
+    prompt = prompted[len(os.path.commonprefix((plain, prompted))) :]  # noqa: RUF071 - of characters
+    last = re.search(rf"({_MARK})\s*\Z", plain)
+    return prompt or (last[1] if last else "")
+
+
+def _openings(prompt: str) -> list[str]:
+    """What may be written before all answers, of a generation prompt: the longest first, as it may open a thought."""
+    return [prompt[: end.end()] for end in reversed([*_END_OF_OPENING.finditer(prompt)])]
 
 
 def _first_marks(after: str, opening: str) -> str:

@@ -30,7 +30,7 @@ logger = logging.getLogger("bridge_data")
 THROUGH = ("reasoning_content", "reasoning", "thinking", "channel", "recipient", "name")
 """Fields of a turn for the chat template, which has to write them."""
 
-LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_mask")
+LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_scale", "loss_mask")
 """Fields of a turn that say whether it is learnt."""
 
 NOT_LEARNT = ("masked", "mask", "no_loss", "ignore_loss")
@@ -92,6 +92,9 @@ _TEMPLATE = _Meaning(
     "set that for all rows, by ConversationTemplateConfig(chat_template_kwargs=...), and remove the field",
     ("auto",),
 )
+_PROCESSOR = _Meaning(
+    "says how a processor reads media", "write 'max_pixels', 'fps' and the like into the row, and remove the field"
+)
 _TOOLS = _Meaning(
     "has tools, or calls of them, in another form", "write 'tools' of the row, and 'tool_calls' of a turn"
 )
@@ -141,13 +144,15 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_THOUGHTS, "reasoning_content reasoning thought thoughts think cot rationale scratchpad chain_of_thought"),
     "thinking": dataclasses.replace(_THOUGHTS, neutral=()),
     **_all(_TEXT, "context contexts document documents passage passages evidence background persona personas"),
-    **_all(_TEXT, "role from content value"),
+    **_all(_TEXT, "article choices options hint role from content value"),
     **_all(_TURNS, "messages conversations conversation instruction input output prompt completion query response"),
     **_all(_TURNS, "history contents parts dialog dialogue replies children branches alternatives candidates"),
     **_all(_TURNS, "completions responses outputs"),
     **_all(_TEMPLATE, "chat_template chat_template_kwargs template_kwargs prompt_template enable_thinking tool_choice"),
     **_all(_TEMPLATE, "add_generation_prompt continue_final_message response_format thinking_budget"),
     **_all(dataclasses.replace(_TEMPLATE, neutral=YES), "parallel_tool_calls"),
+    **_all(_PROCESSOR, "mm_processor_kwargs processor_kwargs images_kwargs videos_kwargs"),
+    **_all(_END, "end_turn eot add_eos"),
     **_all(_TOOLS, "tools tool_calls functions function_call function_calls tool_call available_tools"),
     **_all(_SYSTEM, "system_message sys system_instruction developer instructions preamble"),
 }
@@ -221,7 +226,6 @@ TURN = FieldOwner(
         **_all(_IMAGE, "image images"),
         **_all(_VIDEO, "video videos"),
         **_all(_TEXT, "refusal"),
-        **_all(_END, "end_turn eot add_eos"),
         **_all(_NO_END, "prefix partial"),
     },
 )

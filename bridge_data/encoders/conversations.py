@@ -10,17 +10,19 @@ dropped silently; `chat_fields` has the meaning of each field.
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
     LMSYS, WildChat        {"conversation": [{"role": "user", "content": "text"}, ...], "conversation_id": "1"}
+    MOSS, ms-swift         {"conversation": [{"human": "text", "assistant": "text"}, ...], "system": "text"}
     LLaVA                  {"image": "cat.jpg", "conversations": [{"from": "human", "value": "<image> What?"}, ...]}
     the Cauldron           {"images": [...], "texts": [{"user": "text", "assistant": "text"}, ...]}, also FineVision's
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     ms-swift               {"query": "text", "response": "text"}; as with Alpaca, "history": [["text", "text"], ...]
     Dolly, NuminaMath, FLAN {"instruction": ..., "response": ...}, "problem" and "solution", "inputs" and "targets"
+    GSM8K, OpenOrca        {"question": "text", "answer": "text"}, or "response"
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
 
 Turns may be a text that is the JSON of their list.
 
-An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. Tools, calls of them and what
-they return (see `tool_calls`), and the `reasoning_content` of turns, go to the chat template.
+An answer with `weight` or `loss_scale` 0, with `train` or `loss` false, or in a `prompt`, has no loss. Tools, calls of
+them and what they return (see `tool_calls`), and the `reasoning_content` of turns, go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
@@ -55,7 +57,17 @@ from bridge_data.encoders.chat_fields import (
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.encoders.fitting_class import FOR_DOCUMENTS, way_out
 from bridge_data.encoders.sample_media import SampleMedia
-from bridge_data.encoders.tool_calls import CALLS, RETURNS, TOOL, calls_of, joined_calls, offered_tools, turns_of_calls
+from bridge_data.encoders.tool_calls import (
+    CALLS,
+    RETURNS,
+    TOOL,
+    calls_of,
+    joined_calls,
+    offered_tools,
+    thought_and_calls,
+    turns_of_calls,
+    without_padding,
+)
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.samples import (
     CaptioningSample,
@@ -119,6 +131,9 @@ TURNS = ("messages", "conversations", "conversation")
 EXCHANGES = "texts"
 """Or questions with their answers."""
 
+_SIDES = (("user", "assistant"), ("human", "assistant"), ("human", "gpt"))
+"""What is said in each."""
+
 _PROMPTED = ("prompt", "completion")
 PAIRS = (
     ("instruction", "output"),
@@ -127,6 +142,8 @@ PAIRS = (
     ("prompt", "response"),
     ("problem", "solution"),
     ("inputs", "targets"),
+    ("question", "answer"),
+    ("question", "response"),
     _PROMPTED,
 )
 """Or a question and its answer: texts, or of `_PROMPTED` also turns."""
@@ -143,6 +160,7 @@ _ROLES = {
     "bing": "assistant",
     "bard": "assistant",
     "model": "assistant",
+    "bot": "assistant",
     "developer": "system",
     **dict.fromkeys(CALLS, "assistant"),
     **dict.fromkeys(RETURNS, TOOL),
@@ -161,11 +179,12 @@ def listed_turns(value: Any) -> Any:
 
 def are_exchanges(value: Any) -> bool:
     """Whether `value` is a list of questions with their answers, as of the Cauldron: texts of documents are none."""
-    return isinstance(value, list) and bool(value) and all(_is_exchange(one) for one in value)
+    return isinstance(value, list) and bool(value) and all(_sides_of(one) for one in value)
 
 
-def _is_exchange(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() >= {"user", "assistant"}
+def _sides_of(value: Any) -> tuple[str, str] | None:
+    """Where a question and its answer are in a mapping; None if it is none."""
+    return next((sides for sides in _SIDES if value.keys() >= {*sides}), None) if isinstance(value, dict) else None
 
 
 def is_chat(row: Mapping[str, Any]) -> bool:
@@ -185,18 +204,18 @@ def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...
     Raises:
         SampleError: for a form that cannot be read without loss.
     """
-    for name in TURNS:
-        if content.get(name):
-            return listed_turns(content[name]), (name,)
-    exchanges = listed_turns(content.get(EXCHANGES))
-    if are_exchanges(exchanges):
-        return [turn for one in exchanges for turn in _turns_of_exchange(one)], (EXCHANGES,)
+    for name in (*TURNS, EXCHANGES):
+        turns = listed_turns(content.get(name))
+        if are_exchanges(turns):
+            return [turn for one in turns for turn in _turns_of_exchange(one)], (name,)
+        if turns and name in TURNS:
+            return turns, (name,)
     if (turns := turns_of_calls(content.get("query"), content.get("answers"))) is not None:
         return turns, ("query", "answers")
     for asks, answers in PAIRS[:-1]:
         asked, answer, more = (content.get(name) for name in (asks, answers, "input"))
         if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
-            last = {"user": f"{asked}\n\n{more}" if more else asked, "assistant": answer}
+            last = {"user": "\n".join(filter(None, (asked, more))), "assistant": answer}
             exchanges = [*_history(content, asks, key), last]
             used = (asks, answers, "input", *(["history"] * (len(exchanges) > 1)))
             return [turn for one in exchanges for turn in _turns_of_exchange(one)], used
@@ -211,9 +230,10 @@ def _turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...
 
 def _turns_of_exchange(exchange: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A question and its answer as two turns; what else is said there is said of the answer."""
-    yield {"role": "user", "content": exchange["user"]}
-    more = {name: value for name, value in exchange.items() if name not in ("user", "assistant")}
-    yield {**more, "role": "assistant", "content": exchange["assistant"]}
+    asks, answers = _sides_of(exchange) or _SIDES[0]
+    yield {"role": "user", "content": exchange[asks]}
+    more = {name: value for name, value in exchange.items() if name not in (asks, answers)}
+    yield {**more, "role": "assistant", "content": exchange[answers]}
 
 
 def _history(content: Mapping[str, Any], asks: str, key: str) -> list[dict[str, Any]]:
@@ -222,9 +242,9 @@ def _history(content: Mapping[str, Any], asks: str, key: str) -> list[dict[str, 
     Raises:
         SampleError: if they are no pairs of texts.
     """
-    history = content.get("history") or []
+    history = [] if is_empty(content.get("history")) else listed_turns(content["history"])
     pairs = [pair for pair in history if isinstance(pair, list) and len(pair) == 2] if isinstance(history, list) else []
-    if len(pairs) < len(history) or not all(isinstance(text, str) for pair in pairs for text in pair):
+    if pairs != history or not all(isinstance(text, str) for pair in pairs for text in pair):
         raise SampleError(
             f"sample {key!r}: has beside {asks!r} the 'history' {repr(history)[:80]}; expected a list of pairs of "
             "texts, each a question and its answer: write all turns as a list at 'messages', or remove it from the data"
@@ -239,7 +259,7 @@ def cook_conversation(
     """A conversation of crude data: turns in the part `json`, and the images and videos next to it or named in it.
 
     The turns are a list, or the list at `messages`, `conversations` or `conversation`; each has `role` and `content`,
-    or `from` and `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and
+    or `from` and `value`. Or they are `instruction` (with `input` in the next line) and `output`, or `prompt` and
     `completion`. Without a part `json`, these are parts of the sample, such as the columns of a table. Images and
     videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that
     are named, in that order. `stores` are the auxiliary data: one store, or of several the one called `images` or
@@ -339,17 +359,21 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)
         if turn[role] in CALLS:
-            said, turn = "", {**turn, content: "", "tool_calls": said}
+            said, calls = thought_and_calls(said)
+            turn = {**turn, content: said, "tool_calls": calls}
         if isinstance(said, str) and len(turn) == 2:  # as most turns are
             return {"role": name, "content": said}
         if said is None and (turn.get("tool_calls") or turn.get("function_call")):
             said = ""
         if isinstance(said, list):
             said = _joined([_text_of(part, media) for part in said])
+        if isinstance(said, dict) and name == TOOL:
+            with contextlib.suppress(TypeError):
+                said = json.dumps(said, ensure_ascii=False)
         if isinstance(said, str):
             names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
             media.check_fields(TURN, turn, used=(role, content), said=[said, *names])
-            return {"role": name, "content": said, **_more_of(turn, name, "assistant", media.key)}
+            return {"role": name, "content": said, **_more_of(without_padding(turn), name, "assistant", media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
         "'content', or at 'from' and 'value'"
@@ -521,7 +545,7 @@ def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -
 _TAG = re.compile(
     r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
     r"(?:image|img|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region|depth|point_?cloud"
-    r"|bbox|ref-object|mask|seg|point)s?"
+    r"|bbox|ref-object|start-image|cot-process|mask|seg|point)s?"
     r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>"
     r"|<im_(?:start|end|patch)>",
     re.IGNORECASE,
@@ -572,8 +596,12 @@ def with_placeholders(
 def check_written(found: int, number: int, kind: str, config: ConversationConfig, key: str) -> None:
     """Refuse sample `key` if the chat template wrote `found` tokens of images or videos (`kind`) for `number`."""
     if found != number:
-        what = f"the chat template made {found} {kind} placeholders of {number}"
-        refuse(config.policies.image_mismatch, key, what)
+        refuse(
+            config.policies.image_mismatch,
+            key,
+            f"the chat template made {found} {kind} placeholders of {number}; some write none in answers, say: move "
+            "them into the questions, or set ConversationTemplateConfig(chat_template=...) to one that writes them",
+        )
 
 
 def _check_answers(sample: Sample, messages: list[dict[str, Any]], config: ConversationConfig) -> None:

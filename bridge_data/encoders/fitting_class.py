@@ -33,7 +33,10 @@ def way_out(sample: CrudeSample) -> str:
     """What makes something to learn of a sample without turns: a class of samples that fits, or a cooker."""
     at = 'sample["json"][...]' if "json" in sample else "sample[...]"
     advice = _ADVICE % (at, at)
-    if is_document(sample["json"] if isinstance(sample.get("json"), dict) else sample):
+    row = sample["json"] if isinstance(sample.get("json"), dict) else sample
+    if row.keys() >= {"chosen", "rejected"}:
+        return f"'chosen' and 'rejected' compare answers, of which one is learnt here. {advice}"
+    if is_document(row):
         return f"These are no turns, but a document: {FOR_DOCUMENTS}"
     shown = {name: value for name, value in sample.items() if not name.startswith("__") and name != "json"}
     media = {name for name in shown if kind_of_name(f"x.{name}") is not None}

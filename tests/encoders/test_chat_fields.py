@@ -175,6 +175,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "OpenHermes, an avatar": {"conversations": [human("what ?"), TELL], "avatarUrl": "https://x/a.png", "views": 1},
     "of a class": {"messages": [ASK, SAY], "label": "boat", "region": "EU", "points": 5, "bbox": None},
     "a class by number": {"image": "0.png", "conversations": [LOOK, TELL], "label": 3, "has_bbox": False},
+    "MOSS": {"system": "be brief", "conversation": [{"human": "what is this ?", "assistant": "a boat"}]},
+    "ShareGPT, a bot": {"conversations": [{"from": "user", "value": "what ?"}, {"from": "bot", "value": "a boat"}]},
+    "OpenOrca": {"id": "flan.1", "system_prompt": "be brief", "question": "what ?", "response": "a boat"},
+    "GSM8K": {"question": "what ?", "answer": "a boat"},
+    "questions about pictures": {"image": "0.png", "question": "what ?", "answer": "a boat"},
     "OpenThoughts": {"system": "be brief", "conversations": [human("what ?"), gpt("one two , a boat")]},
 }
 ANSWERS = {"OpenThoughts": "one two , a boat"}
@@ -191,7 +196,7 @@ IMAGES = {"InternVL": 2, "the Cauldron": 2} | dict.fromkeys(
         ),
         "LLaMA-Factory, images",
         *("FineVision", "turns as a text of JSON", "ms-swift, query and response"),
-        "a class by number",
+        *("a class by number", "questions about pictures"),
     ],
     1,
 )
@@ -225,6 +230,8 @@ CASES = [
     # what an answer says of its loss
     Case("ms-swift", {"messages": [user("<image>"), answer("red", loss=False), *MORE]}, "loss", ONLY_LAST),
     Case("ms-swift", {"messages": [user("<image>"), answer("red", loss=0.0), *MORE]}, "loss", ONLY_LAST),
+    Case("ms-swift", {"messages": [user("<image>"), answer("red", loss_scale=0), *MORE]}, "loss_scale", ONLY_LAST),
+    Case("ms-swift", {"messages": [user("<image>"), answer("red", loss_scale=0.5), *MORE]}, "loss_scale"),
     Case("OpenAI", {"messages": [ASK, answer("red", weight=0), *MORE]}, "weight", ONLY_LAST),
     Case("OpenAI", {"messages": [ASK, answer("red", weight=0.5), *MORE]}, "weight"),
     Case("OpenAI", {"messages": [ASK, answer("red", weight="0"), *MORE]}, "weight", ONLY_LAST),
@@ -365,6 +372,9 @@ CASES = [
     Case("Alpaca", {"history": [["one ?", "two"]]}, "history", "twoa boat", "one ?"),
     Case("Alpaca", {"history": [["one ?", "two", "three"]]}, "history"),
     Case("Alpaca", {"history": ["one ?", "two"]}, "history"),
+    Case("Alpaca", {"history": '[["one ?", "two"]]'}, "history", "twoa boat", "one ?"),
+    Case("Alpaca", {"instruction": "", "input": "one ?"}, "input", "a boat", "user\none ?"),
+    Case("GSM8K", {"choices": ["a boat", "red"]}, "choices"),
     Case("ms-swift, query and response", {"history": [["one ?", "two"]]}, "history", "twoa boat", "one ?"),
     Case(
         "the Cauldron",
@@ -400,6 +410,8 @@ CASES = [
         "tool_calls",
     ),
     Case("OpenAI", {"tool_choice": "required"}, "tool_choice"),
+    Case("ms-swift", {"mm_processor_kwargs": {"max_pixels": 64}}, "mm_processor_kwargs"),
+    Case("ms-swift", {"add_eos": False}, "add_eos"),
     Case("TRL", {"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
     Case("TRL", {"messages": [ASK, answer("a boat", prefix=True)]}, "prefix"),
     Case("torchtune", {"messages": [ASK, answer("a boat", eot=False)]}, "eot"),
@@ -661,6 +673,7 @@ def test_what_only_a_template_can_write_is_learnt_if_it_does() -> None:
         ),
         *("<|image_pad|>", "<ImageHere>", "<image_placeholder>", "<start_of_image>", "<|vision_start|>", "<im_patch>"),
         *("<video_3>", "<vila/video>", "<bbox>", "<ref-object>", "<region1>", "<point_cloud>"),
+        *("<start-image>", "<cot-process>"),
     ],
 )
 def test_a_tag_of_a_medium_that_is_not_filled_in_is_refused_or_kept_as_text(tag: str) -> None:

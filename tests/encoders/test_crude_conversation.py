@@ -56,7 +56,7 @@ NO_LOSS = [TURNS[0], {**TURNS[1], "weight": 0}]
         ({"instruction": "what", "input": None, "output": "a boat", "history": []}, TURNS),
         (
             {"instruction": "what", "input": "here", "output": "a boat", "system": "be brief"},
-            [SYSTEM, {"role": "user", "content": "what\n\nhere"}, TURNS[1]],
+            [SYSTEM, {"role": "user", "content": "what\nhere"}, TURNS[1]],
         ),
         ({"prompt": "what", "completion": "a boat"}, TURNS),
         ({"prompt": TURNS[:1], "completion": TURNS[1:]}, TURNS),
@@ -188,6 +188,12 @@ CAPTION = {"jpg": b"", "txt": "a boat", "json": {"caption": "a boat", "width": 3
             "data/0.tar",
             "0.tar",
             r"prepare data --sample-type CaptioningSample --field-map 'image=jpg,caption=json\[caption\]'`",
+        ),
+        (
+            {"json": {"prompt": "x", "chosen": "y", "rejected": "z"}},
+            "a.jsonl",
+            "a.jsonl",
+            "'chosen' and 'rejected' comp",
         ),
         ({"question": "what ?", "options": ["a"]}, "data", "a.parquet", r'"content": sample\[\.\.\.\]'),
         ({"json": {"problem": "what ?", "x": "y"}}, "a.jsonl", "a.jsonl", r'"content": sample\["json"\]\[\.\.\.\]'),
@@ -355,13 +361,17 @@ def test_a_jsonl_file_of_chats_works_in_the_default_data_module(
 
 
 def test_a_jsonl_file_of_another_shape_shows_its_fields_and_what_to_write(folder: Path) -> None:
-    module = module_of(folder / "other.jsonl", [{"question": "what", "answer": "a boat"}] * 200)
-    with pytest.raises(FatalSampleError, match=r"(?s)fields are json {question: str, answer: str}\. .*cookers = \["):
+    module = module_of(folder / "other.jsonl", [{"ask": "what", "say": "a boat"}] * 200)
+    with pytest.raises(FatalSampleError, match=r"(?s)fields are json {ask: str, say: str}\. .*cookers = \["):
         next(module.train_dataloader())
 
 
 @pytest.mark.parametrize(
-    "pair", [("instruction", "response"), ("prompt", "response"), ("problem", "solution"), ("inputs", "targets")]
+    "pair",
+    [
+        *(("instruction", "response"), ("prompt", "response"), ("question", "response"), ("question", "answer")),
+        *(("problem", "solution"), ("inputs", "targets")),
+    ],
 )
 def test_a_question_and_its_answer_go_by_many_names(pair: tuple[str, str]) -> None:
     row = {pair[0]: "1 + 1?", pair[1]: "2", "answer": "2", "id": 7}

@@ -105,6 +105,15 @@ CHATS = {
             SAY,
         ],
     },
+    "ms-swift, tools as texts, and calls not": {
+        "tools": [json.dumps(TOOL)],
+        "messages": [
+            ASK,
+            *(role("tool_call", look(at)) for at in ("sea", "land")),
+            *(role("function_response", said) for said in ("2", "red")),
+            SAY,
+        ],
+    },
 }
 
 
@@ -151,6 +160,35 @@ def test_an_answer_without_loss_is_not_joined_with_calls() -> None:
     assert learnt == "2 red<|im_end|>"
 
 
+def test_calls_are_without_loss_together() -> None:
+    calls = [role("tool_call", look(at), loss=False) for at in ("sea", "land")]
+    learnt, read = learnt_and_read({"messages": [ASK, *calls, *BACK, SAY]})
+    assert learnt == "2 red<|im_end|>" and BOTH in read
+
+
+def test_a_thought_before_a_call_is_learnt_and_what_returns_may_be_an_object() -> None:
+    called = from_("function_call", f"<think>hm</think>\n{json.dumps(look('sea'))}")
+    turns = [from_("human", "sea?"), called, from_("observation", {"num": 2}), from_("gpt", "2")]
+    learnt, read = learnt_and_read({"conversations": turns, "tools": FUNCTION})
+    assert learnt == '<think>hm</think><call>look {"at": "sea"}</call><|im_end|>2<|im_end|>'
+    assert '<back>{"num": 2}</back>' in read
+
+
+def test_null_fields_by_which_a_table_fills_tools_and_calls_are_left_out(tmp_path: Path) -> None:
+    count = {"name": "count", "parameters": {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}}}
+    called = [role("assistant", None, tool_calls=[{"function": call}]) for call in (look("sea"), {"name": "count"})]
+    called[1]["tool_calls"][0]["function"]["arguments"] = {"n": 2}
+    rows = [{"messages": [ASK, call], "tools": [TOOL, {"type": "function", "function": count}]} for call in called]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "calls.parquet")
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    options = {"split_part": "train", "batch_size": 2, "worker_config": config, "task_encoder": encoder_of()}
+    (batch,) = get_loader(get_val_dataset(os.fspath(tmp_path / "calls.parquet"), **options))
+    decode = encoder_of().tokenizer.decode
+    learnt = [decode(labels[mask > 0]) for labels, mask in zip(batch.labels, batch.loss_mask, strict=True)]
+    assert learnt == ['<call>look {"at": "sea"}</call><|im_end|>', '<call>count {"n": 2}</call><|im_end|>']
+    assert f"<tools>{json.dumps(TOOL)}{{" in decode(batch.tokens[0])
+
+
 def test_the_names_of_openai_before_tools_are_known() -> None:
     called = role("assistant", None, function_call={"name": "look", "arguments": '{"at": "sea"}'})
     row = {"functions": [FUNCTION], "messages": [ASK, called, role("function", "2", name="look"), SAY]}
@@ -165,6 +203,12 @@ def test_the_names_of_openai_before_tools_are_known() -> None:
 def test_a_call_without_arguments_has_none(called: dict[str, Any]) -> None:
     learnt, _ = learnt_and_read({"messages": [ASK, role("tool_call", json.dumps(called))]})
     assert learnt == "<call>look {}</call><|im_end|>"
+
+
+@pytest.mark.parametrize("arguments", ['{"at": null}', '{"at": ""}', '{"at": []}'])
+def test_arguments_that_are_empty_are_arguments(arguments: str) -> None:
+    called = role("tool_call", f'{{"name": "look", "arguments": {arguments}}}')
+    assert learnt_and_read({"messages": [ASK, called]})[0] == f"<call>look {arguments}</call><|im_end|>"
 
 
 def test_questions_with_calls_for_an_answer_are_read_from_a_table(tmp_path: Path) -> None:

@@ -296,11 +296,10 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
                 return name
         return next((name for name in _REQUIRED if fields.keys() <= own_fields(name)), "CaptioningSample")
     names = {column.name for column in columns}
-    if any(column.kind == "turns" for column in columns) or any(names >= {*pair} for pair in PAIRS):
-        return CRUDE
-    if holds_documents(columns):
-        return CRUDE
     images = [column for column in columns if column.kind == "image"]
+    pairs = [pair for pair in PAIRS if names >= {*pair} and not (images and pair[0] == "question")]
+    if pairs or any(column.kind == "turns" for column in columns) or holds_documents(columns):
+        return CRUDE
     clips = [column for column in columns if column.kind == "clip"]
     texts = [column for column in columns if column.kind == "text"]
     asked = _by_name(texts, "context") is not None
@@ -319,7 +318,8 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
         return "CaptioningSample" if texts else "ImageSample"
     if clips:
         return CRUDE
-    return "TextSample" if _by_name(texts, "text") is not None or (len(texts) == 1 and not asked) else CRUDE
+    is_alone = len(texts) == 1 and not asked and not any(column.kind in ("texts", "other") for column in columns)
+    return "TextSample" if is_alone or _by_name(texts, "text") is not None else CRUDE
 
 
 def own_fields(name: str) -> set[str]:

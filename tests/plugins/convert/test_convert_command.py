@@ -396,6 +396,12 @@ def test_a_choice_of_answers_is_no_answer(name: str, tmp_path: Path) -> None:
     assert "CrudeWebdataset" in definition_of(converted(lines(row)(tmp_path / "raw"), tmp_path / "out"))
 
 
+@pytest.mark.parametrize("more", [{"chosen": [{"role": "assistant", "content": "a"}]}, {"completions": ["a", "b"]}])
+def test_a_question_is_no_text_to_be_learnt(more: dict[str, Any], tmp_path: Path) -> None:
+    row = {"prompt": "?", **more}
+    assert "CrudeWebdataset" in definition_of(converted(lines(row)(tmp_path / "raw"), tmp_path / "out"))
+
+
 def test_in_lists_of_media_those_that_are_none_are_broken_and_no_others(tmp_path: Path) -> None:
     contents = [picture(0), picture(1), b"", picture(1)[:20]]
     rows = [
