@@ -65,43 +65,30 @@ def open_model_config(given: Any, *, needed: bool) -> Any:
     return None
 
 
-def _open(auto_class: str, argument: str, given: Any) -> Any:
+def _open(auto_class: str, setting: str, given: Any) -> Any:
+    """What this class of transformers reads from the folder or hub id `given`; errors name `setting`. An object is
+    returned unchanged."""
     if not isinstance(given, str | Path):
         return given
     import transformers
 
-    return load_pretrained(getattr(transformers, auto_class), given, argument)
-
-
-def load_pretrained(
-    auto_class: Any, given: str | os.PathLike[str], setting: str, *, trust_remote_code: bool = False, **options: Any
-) -> Any:
-    """What `auto_class.from_pretrained` makes of the folder or hub id `given`; errors name `setting`.
-
-    Args:
-        trust_remote_code: run the code in the folder; False refuses what cannot be read without it.
-        **options: others of `from_pretrained`, such as `revision`.
-
-    Raises:
-        ConfigError: if there is none, it cannot be read, or it needs code of its own.
-    """
     name = os.path.expanduser(os.fspath(given))
     what = f"{setting}={os.fspath(given)!r}"
     is_folder = os.path.isdir(name)
     if not is_folder and _is_path(given, name):
         raise ConfigError(f"{what}: no such folder; expected one that save_pretrained wrote, or an id of the hub")
     offline = is_folder or not _hub_answers()
-    options = {"local_files_only": True, **options} if offline else options
+    options = {"local_files_only": True} if offline else {}
     try:
-        return auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        return getattr(transformers, auto_class).from_pretrained(name, trust_remote_code=False, **options)
     except Exception as error:  # reading a damaged file may raise anything
-        reason = _needs_code(Path(name)) if is_folder and not trust_remote_code else None
-        if reason is None and not trust_remote_code and "trust_remote_code" in str(error):
+        reason = _needs_code(Path(name)) if is_folder else None
+        if reason is None and "trust_remote_code" in str(error):
             reason = f"{what}: it brings code of its own, which is not run"
         if reason is not None:
             raise ConfigError(
                 f"{reason}. Read that code first; if you trust it, load the object yourself, with "
-                f"transformers.{auto_class.__name__}.from_pretrained(..., trust_remote_code=True), and pass it"
+                f"transformers.{auto_class}.from_pretrained(..., trust_remote_code=True), and pass it"
             ) from error
         if is_folder:
             where = "such a folder"
@@ -110,7 +97,7 @@ def load_pretrained(
         else:
             where = "such a folder, or on the hub under such an id"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{what}: transformers.{auto_class.__name__} finds none in {where}: {reason}") from error
+        raise ConfigError(f"{what}: transformers.{auto_class} finds none in {where}: {reason}") from error
 
 
 def _is_path(given: str | os.PathLike[str], name: str) -> bool:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from huggingface_hub import constants
 
 import bridge_data
 from bridge_data import ConfigError
 from bridge_data.configs import DataConfig
 from bridge_data.encoders import Idefics3, InternVL, Llava, MultiModalTaskEncoder, Qwen2VL
-from bridge_data.encoders.pretrained import load_pretrained, open_image_processor, open_tokenizer
+from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from tests.encoders import multimodal_parts
 from tests.encoders.multimodal_parts import CONFIG, image_processor
 from tests.encoders.parts import make_tokenizer
@@ -52,13 +51,6 @@ def test_code_in_a_folder_is_not_run_even_if_stdin_says_yes(
     with pytest.raises(ConfigError, match=rf"{file}: its auto_map names code beside it.*hostile\.Hostile"):
         open_it(str(folder))
     assert not (folder / "ran").exists()
-
-
-def test_the_caller_may_trust_the_code(tmp_path: Path) -> None:
-    folder = hostile_folder(tmp_path / "model", "tokenizer_config.json", "AutoTokenizer")
-    with pytest.raises(ConfigError):
-        load_pretrained(transformers.AutoTokenizer, folder, "tokenizer", trust_remote_code=True)  # it is no tokenizer
-    assert (folder / "ran").exists()
 
 
 def test_a_folder_with_a_map_to_code_that_is_not_needed_is_read(tmp_path: Path) -> None:
