@@ -54,10 +54,13 @@ class ChunkCut:
     block_size: int
 
     def block(self, index: int, first: int, count: int) -> range:
-        begin, length = _piece(index - first, count, self.chunk_size)
-        begin += first
-        at, length = _piece(index - begin, length, self.block_size)
-        return range(begin + at, begin + at + length)
+        for size in (self.chunk_size, self.block_size):
+            # `piece` of `piece_of` in `order.row`, without their calls, as it is asked for each block
+            num_pieces = -(-count // size)
+            number = ((index - first + 1) * num_pieces - 1) // count
+            begin, end = number * count // num_pieces, (number + 1) * count // num_pieces
+            first, count = first + begin, end - begin
+        return range(first, first + count)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,15 +73,6 @@ class RunCut:
     def block(self, index: int, first: int, count: int) -> range:
         begin = index - (index + self.offset) % self.size
         return range(max(begin, first), min(begin + self.size, first + count))
-
-
-def _piece(position: int, count: int, size: int) -> tuple[int, int]:
-    """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
-    # `piece` of `piece_of` in `order.row`, without their calls, as it is asked twice for each block
-    num_pieces = -(-count // size)
-    number = ((position + 1) * num_pieces - 1) // count
-    begin = number * count // num_pieces
-    return begin, (number + 1) * count // num_pieces - begin
 
 
 class BlockBudget:
