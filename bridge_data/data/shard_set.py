@@ -26,19 +26,23 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
-from bridge_data.data.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES
+from bridge_data.data.blocks import (
+    MAX_BLOCK_BYTES,
+    MAX_UNWANTED_BYTES,
+    TOGETHER_BYTES,
+    Block,
+    ByteRange,
+    RawSample,
+    RecordReader,
+    Samples,
+)
 from bridge_data.data.index_file import UNKNOWN, BridgeIndex, Part, Segment, ShardEntry, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, split_shard, tar_index_path
 from bridge_data.data.paged_file import DamagedIndexError
 from bridge_data.data.records import (
     READ_BYTES,
-    Block,
-    ByteRange,
     Contents,
-    RawSample,
-    RecordReader,
     Records,
-    Samples,
     contents_of,
     shard_identities,
     stored_place,

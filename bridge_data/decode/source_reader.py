@@ -100,7 +100,7 @@ class SourceReader(abc.ABC):
         """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
         self._blocks = None
         if cut is not None and self._reader.has_blocks:
-            self._blocks = BlockCache(self._source.records, self._reader, cut, self._source.parts, budget)
+            self._blocks = BlockCache(self._source.records.shards, self._reader, cut, self._source.parts, budget)
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
