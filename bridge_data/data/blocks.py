@@ -146,7 +146,7 @@ class RecordReader(abc.ABC):
     sample_class: type[RawSample] = RawSample
     """Of the samples in blocks."""
     has_blocks = False
-    """Whether neighbours can be read at once; see `blocks`."""
+    """Whether neighbours can be read at once; see `BlockCache`."""
 
     @abc.abstractmethod
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
