@@ -1,26 +1,30 @@
-"""Blocks: neighbouring samples of a shard that are read at once and held until each is taken.
+"""Stored samples, and reading them by number: one by one, or in blocks, neighbours that are read at once.
 
-Reads all samples of a block when the first of them is read; how a source is cut, is given. Returns each of them, once.
-A `BlockCache` stands above any reader, also that of a selection, whose samples it holds by their numbers there. A
-sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond that the oldest
-blocks are dropped, and their remaining samples are read singly.
+A `RecordReader` reads a `RawSample`, or all samples of a `Block`; every kind of data has its own. A `BlockCache` stands
+above any reader, also that of a selection, whose samples it holds by their numbers there: it reads all samples of a
+block when the first of them is read; how a source is cut, is given. Returns each of them, once. A sample is held until
+it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond that the oldest blocks are dropped,
+and their remaining samples are read singly.
 """
 
 from __future__ import annotations
 
+import abc
 import array
 import bisect
 import collections
 import dataclasses
 import itertools
+import json
+import operator
 import threading
 import weakref
-from collections.abc import Container, Iterable
-from typing import Protocol
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data import storage
-from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, counts_of
 from bridge_data.errors import DatasetError
+from bridge_data.samples import SourceInfo
 
 MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
@@ -36,6 +40,146 @@ MAX_PASSED = 1 << 16
 
 OVERHEAD_BYTES = 250
 """Memory overhead of a held sample besides its bytes."""
+
+
+@dataclasses.dataclass(slots=True)
+class RawSample:
+    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are
+    bytes; in tables and samples in memory they may be values."""
+
+    key: str
+    shard_name: str
+    index: int
+    parts: dict[str, Any]
+    dataset_path: str
+
+    @property
+    def full_key(self) -> str:
+        """The key that users see, unique in the data set: `shard/key`; of JSONL the key alone."""
+        return f"{self.shard_name}/{self.key}"
+
+    @property
+    def origin(self) -> str:
+        """`shard/key`, for messages, of every kind of data."""
+        return f"{self.shard_name}/{self.key}"
+
+    @property
+    def made_of(self) -> tuple[RawSample | None, ...]:
+        """The stored samples in it: itself, or one (or None) of each data set that it is made of."""
+        return (self,)
+
+    @property
+    def __key__(self) -> str:
+        """The key that an error handler sees when the sample could not be decoded."""
+        return self.full_key
+
+    @property
+    def __sources__(self) -> tuple[SourceInfo, ...]:
+        """The origin that an error handler sees."""
+        return (self.source_info(),)
+
+    def source_info(self) -> SourceInfo:
+        """Where the sample was read."""
+        return SourceInfo(
+            dataset_path=self.dataset_path,
+            index=self.index,
+            shard_name=self.shard_name,
+            file_names=tuple(map(f"{self.key}.".__add__, self.parts)),
+        )
+
+
+def bytes_of(part: Any) -> bytes:
+    """A part as bytes: the stored ones, or the text or JSON of a table's value."""
+    if isinstance(part, bytes):
+        return part
+    return (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)).encode()
+
+
+ByteRange: TypeAlias = tuple[str, int, int]
+"""Path or URL of a file, offset in it, number of bytes."""
+
+
+class Samples(NamedTuple):
+    """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
+
+    Each of `contents` is the one part `name` of a sample, or a dict of its parts if `name` is None. A sample that could
+    not be extracted has the key None.
+    """
+
+    keys: list[str | None]
+    contents: list[Any]
+    name: str | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Block:
+    """Samples that were read at once, `num_bytes` in all; `keys`, `contents` and `name` are those of `Samples`.
+    `numbers` are those that they have in the data set itself; in the cache that holds the block, they are numbered from
+    `first` on. Samples that were taken are None."""
+
+    shard_name: str
+    numbers: Sequence[int]
+    keys: list[Any]
+    contents: list[Any]
+    name: str | None
+    num_bytes: int
+    first: int = 0
+
+    def drop(self, index: int) -> None:
+        """Release a sample."""
+        self.keys[index - self.first] = self.contents[index - self.first] = None
+
+    def at(self, positions: Sequence[int]) -> Block:
+        """The samples at some positions."""
+        numbers, keys, contents = (
+            [column[at] for at in positions] for column in (self.numbers, self.keys, self.contents)
+        )
+        num_bytes = self.num_bytes * len(positions) // len(self.keys)
+        return Block(self.shard_name, numbers, keys, contents, self.name, num_bytes)
+
+
+class RecordReader(abc.ABC):
+    """Reads samples by number, in one process. It opens files on demand, and can be pickled."""
+
+    dataset_path: str
+    """Path or URL of the data set that holds the samples."""
+    sample_class: type[RawSample] = RawSample
+    """Of the samples in blocks."""
+    has_blocks = False
+    """Whether neighbours can be read at once; see `BlockCache`."""
+
+    @abc.abstractmethod
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that the
+        sample lacks is missing from the result, too.
+
+        Raises:
+            IndexError: if there is no such sample.
+            DatasetError: if it cannot be read.
+        """
+
+    @abc.abstractmethod
+    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        """The byte ranges that `read` reads of one sample, or `read_block` of a block of more, as far as an index has
+        them without reading the data. Of a block that is read singly there are none.
+
+        Raises:
+            IndexError: if there is no such sample.
+            DatasetError: if the index cannot be read.
+        """
+
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        """The samples of a block of more than one in a shard, with these parts; None if they are better read singly.
+
+        Raises:
+            DatasetError: if the block cannot be read.
+        """
+        return None
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        """The names of the parts of the samples in shard number `shard`, for messages; None if that needs reading
+        it."""
+        return None
 
 
 class Cut(Protocol):
@@ -54,10 +198,13 @@ class ChunkCut:
     block_size: int
 
     def block(self, index: int, first: int, count: int) -> range:
-        begin, length = _piece(index - first, count, self.chunk_size)
-        begin += first
-        at, length = _piece(index - begin, length, self.block_size)
-        return range(begin + at, begin + at + length)
+        for size in (self.chunk_size, self.block_size):
+            # `piece` of `piece_of` in `order.row`, without their calls, as it is asked for each block
+            num_pieces = -(-count // size)
+            number = ((index - first + 1) * num_pieces - 1) // count
+            begin, end = number * count // num_pieces, (number + 1) * count // num_pieces
+            first, count = first + begin, end - begin
+        return range(first, first + count)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,15 +217,6 @@ class RunCut:
     def block(self, index: int, first: int, count: int) -> range:
         begin = index - (index + self.offset) % self.size
         return range(max(begin, first), min(begin + self.size, first + count))
-
-
-def _piece(position: int, count: int, size: int) -> tuple[int, int]:
-    """(first position, length) of the piece around `position`, of `count` samples in pieces of at most `size`."""
-    # `piece` of `piece_of` in `order.row`, without their calls, as it is asked twice for each block
-    num_pieces = -(-count // size)
-    number = ((position + 1) * num_pieces - 1) // count
-    begin = number * count // num_pieces
-    return begin, (number + 1) * count // num_pieces - begin
 
 
 class BlockBudget:
@@ -129,14 +267,19 @@ def _is_open(known: weakref.ref[BlockCache], indices: range) -> bool:
 
 
 class BlockCache:
-    """Reads the `parts` of samples of `records`, which are cut by `cut`, through a `reader` of them. Numbers are those
-    of the records: of a selection, its own. The samples are those that `reader.read` returns."""
+    """Reads the `parts` of samples in `shards` (see `Records.shards`), which are cut by `cut`, through a `reader` of
+    them. Numbers are those of the reader: of a selection, its own. The samples are those that `reader.read` returns."""
 
     def __init__(
-        self, records: Records, reader: RecordReader, cut: Cut, parts: Container[str] | None, budget: BlockBudget
+        self,
+        shards: Iterable[tuple[str, int]],
+        reader: RecordReader,
+        cut: Cut,
+        parts: Container[str] | None,
+        budget: BlockBudget,
     ) -> None:
         self._reader, self._cut, self._parts, self._budget = reader, cut, parts, budget
-        self._starts = array.array("q", itertools.accumulate(counts_of(records), initial=0))
+        self._starts = array.array("q", itertools.accumulate(map(operator.itemgetter(1), shards), initial=0))
         self._sample_class, self._path = reader.sample_class, reader.dataset_path
         self.held: dict[int, Block] = {}
         """By the number of a sample: the block that holds it."""

@@ -33,7 +33,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from bridge_data.data.paged_file import (
     HEADER_BYTES,
@@ -44,8 +44,6 @@ from bridge_data.data.paged_file import (
     warn_unusable,
 )
 from bridge_data.storage import Location
-
-T = TypeVar("T")
 
 MAGIC = b"BRIDGEIX"
 
@@ -134,6 +132,18 @@ class IndexPage:
         names = map(self._names.__getitem__, self.name_of_part[start:end])
         return key, list(zip(names, self._part_offsets[start:end], self.part_sizes[start:end], strict=True))
 
+    def samples(self, first: int, last: int) -> list[tuple[str, list[Part]]]:
+        """Samples `first` to `last`, each as `sample` returns it."""
+        begin, name_of = self.part_ends[first - 1] if first else 0, self._names.__getitem__
+        ends = self.part_ends[first : last + 1].tolist()
+        offsets, sizes = self._part_offsets[begin : ends[-1]], self.part_sizes[begin : ends[-1]]
+        parts = list(zip(map(name_of, self.name_of_part[begin : ends[-1]]), offsets, sizes, strict=True))
+        samples, start = [], 0
+        for key, end in zip(self.keys(first, last), ends, strict=True):
+            samples.append((key, parts[start : end - begin]))
+            start = end - begin
+        return samples
+
     def digests(self, number: int) -> dict[str, int]:
         """The CRC-32 of the content of each part of sample `number`."""
         start, end = self.part_ends[number - 1] if number else 0, self.part_ends[number]
@@ -204,6 +214,17 @@ class Segment:
         """The key of the sample at `position`, and its parts, with their offsets in the shard."""
         number, at = divmod(position, self._page_samples)
         return kept_page(self, number).sample(at)
+
+    def samples(self, first: int, last: int) -> list[tuple[str, list[Part]]]:
+        """The samples at positions `first` to `last`, each as `sample` returns it."""
+        size = self._page_samples
+        number, at = divmod(first, size)
+        last -= number * size
+        samples = kept_page(self, number).samples(at, min(last, size - 1))
+        while last >= size:
+            number, last = number + 1, last - size
+            samples += kept_page(self, number).samples(0, min(last, size - 1))
+        return samples
 
     def key(self, position: int) -> str:
         """The key of the sample at `position`."""
@@ -397,24 +418,21 @@ class BridgeIndex:
             DamagedIndexError: if it cannot be read.
             DatasetError: if the index was replaced.
         """
-        return self.segment_of(self.entries[shard])
-
-    def segment_of(self, entry: ShardEntry) -> Segment:
-        """The segment of a shard with this entry; errors as of `segment`."""
-        return _segment(self._file, entry)
+        return _segment(self._file, self.entries[shard])
 
     def segment_if_intact(self, shard: str) -> Segment | None:
         """The segment of `shard`; None, after a warning, if it is damaged."""
-        return self._unless_damaged(shard, lambda: self.segment(shard))
+        try:
+            return self.segment(shard)
+        except DamagedIndexError as error:
+            self.tell_damage(shard, error)
+            return None
 
     def offsets_if_intact(self, shard: str) -> "array.array[int] | None":
         """Where each sample begins in `shard`, and where the last one ends; None, after a warning, if they are
         damaged."""
-        return self._unless_damaged(shard, lambda: self.segment(shard).offsets())
-
-    def _unless_damaged(self, shard: str, action: Callable[[], T]) -> T | None:
         try:
-            return action()
+            return self.segment(shard).offsets()
         except DamagedIndexError as error:
             self.tell_damage(shard, error)
             return None

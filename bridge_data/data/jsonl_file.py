@@ -22,21 +22,10 @@ from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.data.blocks import MAX_BLOCK_BYTES
+from bridge_data.data.blocks import MAX_BLOCK_BYTES, Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.data.metadata import parse_document
 from bridge_data.data.paged_file import kept_page
-from bridge_data.data.records import (
-    READ_BYTES,
-    Block,
-    ByteRange,
-    Contents,
-    RawSample,
-    RecordReader,
-    Records,
-    Samples,
-    contents_of,
-    label_of,
-)
+from bridge_data.data.records import READ_BYTES, Contents, Records, contents_of, label_of
 from bridge_data.data.sample_keys import find, join_problem, keys_of, number_of_key
 from bridge_data.data.sample_offsets import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.data.subset import Subset, SubsetRange, gaps

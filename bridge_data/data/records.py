@@ -1,9 +1,9 @@
-"""Numbered samples of a source: what is known without reading them, and reading them by number.
+"""Numbered samples of a source: what is known without reading them.
 
-Reads the metadata of a data set, and a number. Returns how many samples there are, grouped by shard; the key of sample
-number i and the bytes of its parts; the samples that have a key. Tars, JSONL files, tables, selections of these and
-joins are all `Records`; callers need not know which. `Records` are immutable and can be pickled, without handles; only
-readers hold handles.
+Reads the metadata of a data set. Returns how many samples there are, grouped by shard, and the reader of them (see
+`blocks`), which gives key and parts of sample number i. Tars, JSONL files, tables, selections of these and joins are
+all `Records`; callers need not know which. `Records` are immutable and can be pickled, without handles; only readers
+hold handles.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import itertools
 import json
 import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from bridge_data.data.blocks import Block, ByteRange, RawSample, RecordReader
 from bridge_data.errors import ConfigError
-from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
@@ -30,146 +30,6 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 18
 """`Records.read_bytes` of data that are read by the bytes of each sample. It is a part of the order, since
 `Geometry.choose` cuts blocks by it: see `order.state.VERSION`."""
-
-
-@dataclasses.dataclass(slots=True)
-class RawSample:
-    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are
-    bytes; in tables and samples in memory they may be values."""
-
-    key: str
-    shard_name: str
-    index: int
-    parts: dict[str, Any]
-    dataset_path: str
-
-    @property
-    def full_key(self) -> str:
-        """The key that users see, unique in the data set: `shard/key`; of JSONL the key alone."""
-        return f"{self.shard_name}/{self.key}"
-
-    @property
-    def origin(self) -> str:
-        """`shard/key`, for messages, of every kind of data."""
-        return f"{self.shard_name}/{self.key}"
-
-    @property
-    def made_of(self) -> tuple[RawSample | None, ...]:
-        """The stored samples in it: itself, or one (or None) of each data set that it is made of."""
-        return (self,)
-
-    @property
-    def __key__(self) -> str:
-        """The key that an error handler sees when the sample could not be decoded."""
-        return self.full_key
-
-    @property
-    def __sources__(self) -> tuple[SourceInfo, ...]:
-        """The origin that an error handler sees."""
-        return (self.source_info(),)
-
-    def source_info(self) -> SourceInfo:
-        """Where the sample was read."""
-        return SourceInfo(
-            dataset_path=self.dataset_path,
-            index=self.index,
-            shard_name=self.shard_name,
-            file_names=tuple(map(f"{self.key}.".__add__, self.parts)),
-        )
-
-
-def bytes_of(part: Any) -> bytes:
-    """A part as bytes: the stored ones, or the text or JSON of a table's value."""
-    if isinstance(part, bytes):
-        return part
-    return (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)).encode()
-
-
-ByteRange: TypeAlias = tuple[str, int, int]
-"""Path or URL of a file, offset in it, number of bytes."""
-
-
-class Samples(NamedTuple):
-    """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
-
-    Each of `contents` is the one part `name` of a sample, or a dict of its parts if `name` is None. A sample that could
-    not be extracted has the key None.
-    """
-
-    keys: list[str | None]
-    contents: list[Any]
-    name: str | None = None
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Block:
-    """Samples that were read at once, `num_bytes` in all; `keys`, `contents` and `name` are those of `Samples`.
-    `numbers` are those that they have in the data set itself; in the cache that holds the block, they are numbered from
-    `first` on. Samples that were taken are None."""
-
-    shard_name: str
-    numbers: Sequence[int]
-    keys: list[Any]
-    contents: list[Any]
-    name: str | None
-    num_bytes: int
-    first: int = 0
-
-    def drop(self, index: int) -> None:
-        """Release a sample."""
-        self.keys[index - self.first] = self.contents[index - self.first] = None
-
-    def at(self, positions: Sequence[int]) -> Block:
-        """The samples at some positions."""
-        numbers, keys, contents = (
-            [column[at] for at in positions] for column in (self.numbers, self.keys, self.contents)
-        )
-        num_bytes = self.num_bytes * len(positions) // len(self.keys)
-        return Block(self.shard_name, numbers, keys, contents, self.name, num_bytes)
-
-
-class RecordReader(abc.ABC):
-    """Reads samples by number, in one process. It opens files on demand, and can be pickled."""
-
-    dataset_path: str
-    """Path or URL of the data set that holds the samples."""
-    sample_class: type[RawSample] = RawSample
-    """Of the samples in blocks."""
-    has_blocks = False
-    """Whether neighbours can be read at once; see `blocks`."""
-
-    @abc.abstractmethod
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that the
-        sample lacks is missing from the result, too.
-
-        Raises:
-            IndexError: if there is no such sample.
-            DatasetError: if it cannot be read.
-        """
-
-    @abc.abstractmethod
-    def byte_ranges(self, block: range, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        """The byte ranges that `read` reads of one sample, or `read_block` of a block of more, as far as an index has
-        them without reading the data. Of a block that is read singly there are none.
-
-        Raises:
-            IndexError: if there is no such sample.
-            DatasetError: if the index cannot be read.
-        """
-
-    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        """The samples of a block of more than one in a shard, with these parts; None if they are better read singly.
-
-        Raises:
-            DatasetError: if the block cannot be read.
-        """
-        return None
-
-    def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts of the samples in shard number `shard`, for messages; None if that needs reading
-        it."""
-        return None
 
 
 class Records(Protocol):

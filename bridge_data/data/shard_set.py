@@ -26,19 +26,23 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bridge_data import storage
-from bridge_data.data.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES
+from bridge_data.data.blocks import (
+    MAX_BLOCK_BYTES,
+    MAX_UNWANTED_BYTES,
+    TOGETHER_BYTES,
+    Block,
+    ByteRange,
+    RawSample,
+    RecordReader,
+    Samples,
+)
 from bridge_data.data.index_file import UNKNOWN, BridgeIndex, Part, Segment, ShardEntry, split_name
 from bridge_data.data.metadata import BRIDGE_INDEX, split_shard, tar_index_path
 from bridge_data.data.paged_file import DamagedIndexError
 from bridge_data.data.records import (
     READ_BYTES,
-    Block,
-    ByteRange,
     Contents,
-    RawSample,
-    RecordReader,
     Records,
-    Samples,
     contents_of,
     shard_identities,
     stored_place,
@@ -363,8 +367,8 @@ class TarShard:
         segment = self._segment
         start, end = segment.span(first, last)
         if wanted is not None and not all(map(wanted.__contains__, segment.names)):
-            parts = (part for position in range(first, last + 1) for part in segment.parts(position))
-            unwanted = sum(size for name, _, size in parts if name not in wanted)
+            samples = segment.samples(first, last)
+            unwanted = sum(size for _, parts in samples for name, _, size in parts if name not in wanted)
             if unwanted > max(MAX_UNWANTED_BYTES, (end - start) // 2):
                 return start, 0
         return start, end - start
@@ -393,8 +397,9 @@ class TarShard:
                 contents = [data[(begin := at - start) : begin + size] for at, size in ranges]
                 return Samples([*keys], contents, name)
         samples = Samples([None] * len(positions), [None] * len(positions))
+        indexed = self._segment.samples(positions[0], positions[-1])
         for number, position in enumerate(positions):
-            key, parts = self._sample(position)
+            key, parts = indexed[position - positions[0]]
             own = {}
             for name, at, size in parts:
                 if wanted is None or name in wanted:
@@ -413,7 +418,7 @@ class TarShard:
             keys, offsets, sizes = columns
             expected = list(zip([f"{key}.{name}" for key in keys], offsets, sizes, strict=True))
         else:
-            samples = map(self._sample, range(first, last + 1))
+            samples = self._segment.samples(first, last)
             expected = [(f"{key}.{name}", offset, size) for key, parts in samples for name, offset, size in parts]
         found = self._found(tar, start, end)
         return found == expected or [member for member in found if split_name(member[0]) is not None] == expected
@@ -596,7 +601,7 @@ class ShardReader(RecordReader):
     ) -> TarShard | None:
         """The shard as indexed; None if it has changed. In a store, no request is made here."""
         assert self.shards.index is not None
-        segment = self.shards.index.segment_of(entry)
+        segment = self.shards.index.segment(entry.name)
         if version is not None and version.num_bytes != entry.num_bytes:
             return None
         compares = version is None or version.changed != entry.mtime_ns

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from typing import Any, NamedTuple, Protocol
 
 from bridge_data import storage
+from bridge_data.data.blocks import Block, ByteRange, RawSample, RecordReader
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.data.records import Block, ByteRange, RawSample, RecordReader, Records, derivation_of
+from bridge_data.data.records import Records, derivation_of
 from bridge_data.errors import ForgottenSampleError
 from bridge_data.extensions import Seam
 from bridge_data.storage import Location, location

@@ -21,7 +21,7 @@ from bridge_data.errors import DatasetError, StateError
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.factory import open_loader, with_extras
-from bridge_data.loader.loader import warn_of_a_batch_ahead
+from bridge_data.loader.loader import LATE_STATES
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.order.state import LoaderState, as_one_value
 from bridge_data.plan import Source
@@ -192,8 +192,8 @@ class EnergonDataloader(Iterator[Any]):
         must call it. Empty while Lightning trains with the DataModule, whose state has the position."""
         if self._num_delivered is not None:
             return {}
-        if not self.dataloader.dataset.virtual_epoch_length:
-            warn_of_a_batch_ahead()
+        if not self.dataloader.dataset.virtual_epoch_length and (warn_if_late := LATE_STATES.find()) is not None:
+            warn_if_late()
         state = self.save_state()
         return as_one_value(state) if state else {}
 

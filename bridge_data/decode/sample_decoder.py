@@ -15,7 +15,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import numpy as np
 
@@ -299,17 +299,23 @@ def _decode_medium(settings: Mapping[str, Any], limits: Limits, content: bytes) 
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
-    """`handler(content)`, with any failure to decode turned into a `SampleError` that names key and part."""
+    """`handler(content)`; if it fails, see `raise_undecodable`."""
     try:
         return handler(content)
-    except (MemoryError, ImportError, ConfigError):
-        raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        if type(error).__name__ == "UnidentifiedImageError":  # whose text is the address of the bytes in memory
-            begins = f"begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "is empty"
-            what = f"it {why_pointer(content) or begins}"
-        raise SampleError(f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {what}") from error
+        raise_undecodable(error, content, key, part)
+
+
+def raise_undecodable(error: Exception, content: bytes, key: str, part: str) -> NoReturn:
+    """Raise the `SampleError` of a part that a handler failed to decode, which names key and part; or `error` itself,
+    if the content is not at fault."""
+    if isinstance(error, (MemoryError, ImportError, ConfigError)):
+        raise error
+    what = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "UnidentifiedImageError":  # whose text is the address of the bytes in memory
+        begins = f"begins with {content[:_FIRST_SHOWN]!r}, which is of no known format" if content else "is empty"
+        what = f"it {why_pointer(content) or begins}"
+    raise SampleError(f"sample {key!r}: part {part!r} ({len(content)} bytes) cannot be decoded: {what}") from error
 
 
 _FIRST_SHOWN = 24

@@ -17,6 +17,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import operator
 import sys
 import types
 import typing
@@ -28,7 +29,7 @@ from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
 from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
 from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
-from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
+from bridge_data.decode.sample_decoder import Handler, SampleDecoder, is_plain, raise_undecodable
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.later import numpy
 from bridge_data.plan import Source
@@ -99,7 +100,7 @@ class SourceReader(abc.ABC):
         """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
         self._blocks = None
         if cut is not None and self._reader.has_blocks:
-            self._blocks = BlockCache(self._source.records, self._reader, cut, self._source.parts, budget)
+            self._blocks = BlockCache(self._source.records.shards, self._reader, cut, self._source.parts, budget)
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
@@ -129,6 +130,7 @@ class SingleSourceReader(SourceReader):
     def __init__(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
         super().__init__(source)
         self._bare_keys = bare_keys
+        self._key: Callable[[RawSample], str] = operator.attrgetter("key" if bare_keys else "full_key")
         decoder = SampleDecoder() if source.always_decoded else decoder
         self._decoder = None if decoder is None else decoder.within(source.limits)
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
@@ -203,8 +205,7 @@ class SingleSourceReader(SourceReader):
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         if self._make is not None:
             return self._made(self._make, raw)
-        key, origin = self._key(raw), raw.origin
-        sources = (raw.source_info(),)
+        key, sources = self._key(raw), (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
         stored = raw.parts
         if not self._other_names.keys().isdisjoint(stored):
@@ -214,7 +215,10 @@ class SingleSourceReader(SourceReader):
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
-            parts[part] = content if handler is None else decode_part(handler, content, origin, part)
+            try:
+                parts[part] = content if handler is None else handler(content)
+            except Exception as error:
+                raise_undecodable(error, content, raw.origin, part)
         if IMAGE_WARNINGS:
             log_image_warnings(raw.full_key)
         if self._crude:
@@ -228,12 +232,9 @@ class SingleSourceReader(SourceReader):
                     raise self._wrong_type(key, name, value, declared)
         except FieldTypeError:
             raise
-        except SampleError:
+        except (KeyError, SampleError):
             raise self._missing_field(index, parts) from None
         return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
-
-    def _key(self, raw: RawSample) -> str:
-        return raw.key if self._bare_keys else raw.full_key
 
     def _made(self, make: Callable[[dict[str, Any]], Any], raw: RawSample) -> Sample | CrudeSample:
         """The sample that the source's own sample loader returns."""
@@ -253,9 +254,9 @@ class SingleSourceReader(SourceReader):
     def _missing_field(self, index: int, parts: dict[str, Any]) -> SampleError:
         """The error for a sample that lacks a field; it lists all parts of the sample, not only those read."""
         present = dict.fromkeys(self._reader.read(index).parts) | parts
-        for _, get, _ in self._fields:
+        for access in self._source.field_map.values():
             try:
-                get(present)
+                access.get(present)
             except SampleError as error:
                 return SampleError(f"{error}. Fix the data, or the field map in {self._source.config_file}.")
         raise AssertionError("the field map failed without a reason")
@@ -277,12 +278,17 @@ class SingleSourceReader(SourceReader):
         return self._decoder.handler(part)
 
     def _checked_fields(self) -> tuple[tuple[str, Callable[[Parts], Any], FieldType | None], ...]:
-        """Each field, how its value is found, and its type; None for one whose values are not checked: those that the
-        user decodes, or leaves undecoded."""
+        """Each field, what gets its value from decoded parts, and its type; None for one whose values are not checked:
+        those that the user decodes, or leaves undecoded. For a part that is absent, it raises a `KeyError`, or a
+        `SampleError`."""
         accesses = self._source.field_map.items()
         declared = field_types(self._source.sample_class) if accesses else {}
         checked = {name for name, access in accesses if all(map(self._is_builtin, access.parts))}
-        return tuple((name, access.get, declared.get(name) if name in checked else None) for name, access in accesses)
+        fields: list[tuple[str, Callable[[Parts], Any], FieldType | None]] = []
+        for name, access in accesses:
+            get = operator.itemgetter(access.part) if access.is_whole_part else access.get
+            fields.append((name, get, declared.get(name) if name in checked else None))
+        return tuple(fields)
 
     def _is_builtin(self, part: str) -> bool:
         """Whether it is known what a part becomes: a value, or what the built-in handlers make of it."""
@@ -294,14 +300,12 @@ class SingleSourceReader(SourceReader):
         """(field, part, handler) if every field is one whole part and no part is used twice; else empty. The handler
         checks what it returns, unless that is always of the declared type."""
         accesses = self._source.field_map
-        pairs = [
-            (field, access.part) for field, access in accesses.items() if not access.path and not access.alternatives
-        ]
+        pairs = [(field, access.part) for field, access in accesses.items() if access.is_whole_part]
         if len({part for _, part in pairs}) < len(accesses):
             return ()
         declared = {field: kind for field, _, kind in self._fields}
         return tuple(
-            (field, part, _typed(self._handlers[part] or _unchanged, declared[field])) for field, part in pairs
+            [(field, part, _typed(self._handlers[part] or _unchanged, declared[field])) for field, part in pairs]
         )
 
 

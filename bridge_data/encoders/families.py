@@ -52,7 +52,7 @@ from bridge_data.encoders.visuals import (
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples.collation import uninitialized
-from bridge_data.task.generators import torch_defaults
+from bridge_data.task.hooks import torch_defaults
 
 logger = logging.getLogger("bridge_data")
 

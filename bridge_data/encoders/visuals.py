@@ -40,7 +40,7 @@ from bridge_data.encoders.visual_settings import (
     with_own,
 )
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.task.generators import torch_defaults
+from bridge_data.task.hooks import torch_defaults
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""

@@ -1,15 +1,16 @@
 """A lane: one independent stream of micro-batches, with a cursor of its own.
 
 Reads a cursor (which sample comes next) and the work (what is done to it). Returns micro-batches (`Produced`), each
-with the lane's state after it. Raises what hooks and reads raise, `FatalSampleError` if nothing is left of the data.
+with the lane's state after it. Raises what hooks and reads raise, `FatalSampleError` if nothing is left of the data
+(see `survival`).
 The stream is a function of plan, seed and lane number; a lane set to a saved state continues exactly where it was; a
 skipped sample shifts only its own lane. The state holds no payload: samples drawn and not yet emitted are kept as
 references, and made again after a restore; the members of packs and groups are chosen once, and are the same then.
 
 A micro-batch is made in four steps:
 
-    SampleFeed          draws samples, and has them made: each is an `Item` (`sample_feed`)
-    PackSource          with packing, chooses which items share a `Pack` (`pack_source`)
+    SampleFeed          draws samples, and has them made: each is an `Item`
+    PackSource          with packing, chooses which items share a `Pack` (see `pack_source`)
     Lane._next_units    fills a bucket with items or packs; with groups, one of several
     Lane._batches       collates a full bucket; a generator may make several batches of it
 
@@ -20,33 +21,39 @@ in a bucket that was only partly emitted: `Lane.pending` is all of it, and `Lane
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import math
+import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from bridge_data.counts import COUNTS, NO_COUNTS, CountValues, tokens_of
-from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Pack, Unit, Work
-from bridge_data.lanes.pack_source import Held, PackSource
+from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Outputs, Pack, Unit, Work, outputs_of
 from bridge_data.lanes.reading import Announcer
-from bridge_data.lanes.sample_feed import SampleFeed, Survivals
+from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.cursor import CursorState, Lookahead
 from bridge_data.order.extras import LaneExtras
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.pending import Drawn, Pending, WrittenOnce, encoded_item
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState
+from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
+from bridge_data.task.hooks import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
 T = TypeVar("T")
 
-_PACKS, _GROUPED, _BATCHES = "packs", "samples or packs to be grouped", "micro-batches"
+_BUFFERS, _PACKS, _GROUPED, _BATCHES = "packing buffers", "packs", "samples or packs to be grouped", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
 Upcoming: TypeAlias = Callable[[int, int], Sequence[SampleRef]]
@@ -69,6 +76,211 @@ class Produced(Generic[T]):
     """How many batches its worker had ready when the trainer asked for this one, out of at most `ready_slots`; 0 and 0
     if the trainer made it."""
     ready_slots: int = dataclasses.field(default=0, compare=False)
+
+
+class SampleFeed:
+    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
+    together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        work: Work,
+        maker: Maker,
+        survivals: Survivals,
+        *,
+        extras: LaneExtras | None = None,
+        ahead: Announcer | None = None,
+        stacks: bool = False,
+    ) -> None:
+        self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
+        self.queue: collections.deque[Item] = collections.deque()
+        """Items that were drawn together with others and come next."""
+        self._maker, self._extras, self._stacks = maker, extras, stacks
+        self._base: CursorState | None = None
+        """The state of the cursor from which a state counts the draws of items; None: from the current one."""
+        self._written: defaultdict[str, WrittenOnce] = defaultdict(WrittenOnce)
+        """By what items wait for."""
+
+    def next(self, num_missing: int = 1) -> Item:
+        """The next output of a sample; the work on the `num_missing` next ones is started together.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+        while not self.queue:
+            self.draw(num_missing)
+        return self.queue.popleft()
+
+    def draw(self, count: int) -> None:
+        """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
+        work = self.work
+        count = min(count, work.maker.most_at_once)
+        if self.ahead is not None:
+            self.ahead.follow(self.cursor, count)
+        drawn = self.cursor.take(count)
+        if self._extras is not None:
+            refs = [ref for _, ref in drawn]
+            if len(kept := self.let_through(refs, survivals=True)) < len(refs):
+                is_kept = {*kept}
+                drawn = [pair for pair in drawn if pair[1] in is_kept]
+        if not drawn:
+            return
+        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
+        arena = current_arena() if self._stacks else None
+        with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
+            began_ns = time.perf_counter_ns()
+            times.num_loaded += len(drawn)
+            samples = self._maker.make([ref for _, ref in drawn])
+            if made_together := samples.__class__ is list:  # else each is made as this loop comes to it
+                times.note(drawn[0][1], began_ns)
+            for (draw, ref), sample in zip(drawn, samples, strict=True):
+                if not made_together:
+                    began_ns = times.note(ref, began_ns)
+                if sample.__class__ is not Outputs:
+                    item = new(Item)  # not by its constructor, which takes three times as long
+                    item.draw, item.ref, item.output, item.sample = draw, ref, 0, sample
+                    queue.append(item)
+                elif sample:
+                    queue += [Item(draw, ref, output, one) for output, one in sample]
+                else:
+                    self.note_not_kept(ref[0])
+                    continue
+                num_kept[ref[0]] += 1
+
+    def without_left_out(self, refs: Sequence[SampleRef]) -> Sequence[SampleRef]:
+        """The samples of `refs` that no extra leaves out."""
+        return refs if self._extras is None else self._extras.filter(refs)
+
+    def let_through(self, refs: Sequence[SampleRef], *, survivals: bool = False) -> Sequence[SampleRef]:
+        """The samples of `refs` that no extra leaves out; the others are counted as skips, and with `survivals` as not
+        kept."""
+        if self._extras is None:
+            return refs
+        kept = self.without_left_out(refs)
+        for ref, extra in self._extras.left_out(refs) if len(kept) < len(refs) else ():
+            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
+            if survivals:
+                self.note_not_kept(ref.source)
+        return kept
+
+    def note_not_kept(self, what: int | str) -> None:
+        """Note in the survivals that a sample of source number `what`, or one of `what`, was lost to the last skip that
+        the hooks have counted."""
+        self.survivals[what].count_skip(*self.work.hooks.last_skip)
+
+    def load(self, item: Item) -> dict[int, Any]:
+        """All outputs of the sample of an item, made now, by number."""
+        began_ns, times = time.perf_counter_ns(), self.work.times
+        (made,) = self._maker.make((item.ref,))
+        times.num_loaded += 1
+        times.note(item.ref, began_ns)
+        return dict(outputs_of(made))
+
+    def read(self, item: Item) -> bool:
+        """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
+        if item.sample is not UNREAD:
+            return True
+        skipped = self.work.hooks.skipped
+        num_truncated = skipped[TRUNCATED]
+        outputs = self.load(item)
+        if skipped[TRUNCATED] > num_truncated:
+            skipped[TRUNCATED] = num_truncated  # it was counted before the resume
+        if item.output not in outputs:
+            skipped["restore"] += 1
+            logger.warning("pending sample %s, output %d, was skipped when read again", item.ref, item.output)
+            return False
+        item.sample = outputs[item.output]
+        return True
+
+    def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
+        """`Work.select` of items that are read; counted as not kept if hooks skip all of them."""
+        packs, left = self.work.select(items, at_end=at_end)
+        if packs:
+            self.survivals.kept[_BUFFERS] += 1
+        else:
+            self.note_not_kept(_BUFFERS)
+        return packs, left
+
+    def pack(self, items: Sequence[Item]) -> Pack | None:
+        """The pack of some items, which are read first; None if hooks skip all of it."""
+        read = [item for item in items if self.read(item)]
+        return self.work.pack(read) if read else None
+
+    # ----- state ------------------------------------------------------------------------------------------------------
+
+    def count_from_here(self) -> None:
+        """Let states count the draws of items from here, where it is replayed on restore: that is shorter than naming
+        them. Items of before are named."""
+        self._base = self.cursor.state()
+        self._written.clear()
+
+    def resume(self, queue: collections.deque[Item], base: CursorState | None) -> None:
+        """Continue with the `queue` of a state, and count draws from its `base`."""
+        self.queue, self._base = queue, base
+        self._written.clear()
+
+    def written(self, pending: Pending[Item, Unit]) -> dict[str, Any]:
+        """Items as a state keeps them. What waits for many batches is written once."""
+        base = self._base
+        first = self.cursor.num_drawn if base is None else base["draws"]
+        others: Pending[Item, Unit] = Pending(pending.queue, buckets=pending.buckets, open=pending.open)
+        encoded, once = others.encode(first), self._written
+        if pending.carried:
+            encoded["carried"] = once["carried"].written(pending.carried, lambda item: encoded_item(item, first))
+        if pending.packs:
+            packs = [*pending.packs]
+            encoded["packs"] = once["packs"].written(packs, lambda pack: [encoded_item(item, first) for item in pack])
+        return encoded if base is None else {**encoded, "base": base}
+
+    # ----- what comes next --------------------------------------------------------------------------------------------
+
+    def upcoming(self, num_items: int, most: int) -> list[SampleRef]:
+        """Up to `most` of the samples that the next `num_items` items beyond those in the queue come from, in order."""
+        return self._lookahead.refs(min(num_items - len(self.queue), most))
+
+    @functools.cached_property
+    def _lookahead(self) -> Lookahead:
+        return Lookahead(self.cursor)
+
+
+@dataclasses.dataclass(slots=True)
+class Held:
+    """What a `PackSource` has drawn and not handed out."""
+
+    carried: list[Item] = dataclasses.field(default_factory=list)
+    """Items that wait for a pack."""
+    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
+    """The members of packs that are chosen. Such a list does not change any more."""
+
+
+class PackSource(Protocol):
+    """The packs of one lane; `OnlinePacker` is one."""
+
+    @property
+    def held(self) -> Held:
+        """What a state keeps as references."""
+
+    def next(self) -> list[Item]:
+        """The members of the next pack.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
+        of it."""
+
+    def state(self) -> Any:
+        """What a state keeps besides, as plain JSON; None if there is nothing."""
+
+    def seek(self, state: Any, held: Held) -> None:
+        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
+
+    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
+        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
+        those of `num_packs`."""
 
 
 class Lane:

@@ -1,8 +1,8 @@
 """Pack sources: which samples of a lane share a pack.
 
-A `PackSource` belongs to one lane. It chooses the members of the next pack, and makes packs of members. `OnlinePacker`
-is the usual one: it draws samples into a buffer, of which the task encoder chooses packs. `PackSources` opens one for
-each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=PairsOfLanes())`.
+A `PackSource` (see `lane`) belongs to one lane. It chooses the members of the next pack, and makes packs of members.
+`OnlinePacker` is the usual one: it draws samples into a buffer, of which the task encoder chooses packs. `PackSources`
+opens one for each lane of a data set; a subclass opens others: `dataset.changed(pack_sources=PairsOfLanes())`.
 
     class Pairs:                                           # every two samples that come one after the other
         def __init__(self, feed):
@@ -28,13 +28,11 @@ are resharded, what they hold becomes a part of the rest of the data, and their 
 `PackSources.resharded` does better. The data set needs a `packing_buffer_size`, and an encoder that packs.
 """
 
-import collections
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
+from bridge_data.lanes.lane import Held, PackSource, SampleFeed
 from bridge_data.lanes.maker import Batching, Item, Pack
-from bridge_data.lanes.sample_feed import SampleFeed
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -42,45 +40,6 @@ from bridge_data.plan import Plan
 from bridge_data.task import TaskEncoder
 from bridge_data.task.packers import FitToPack
 from bridge_data.topology import WorkerConfig
-
-
-@dataclasses.dataclass(slots=True)
-class Held:
-    """What a `PackSource` has drawn and not handed out."""
-
-    carried: list[Item] = dataclasses.field(default_factory=list)
-    """Items that wait for a pack."""
-    packs: collections.deque[list[Item]] = dataclasses.field(default_factory=collections.deque)
-    """The members of packs that are chosen. Such a list does not change any more."""
-
-
-class PackSource(Protocol):
-    """The packs of one lane; `OnlinePacker` is one."""
-
-    @property
-    def held(self) -> Held:
-        """What a state keeps as references."""
-
-    def next(self) -> list[Item]:
-        """The members of the next pack.
-
-        Raises:
-            StopIteration: at the end of the data.
-        """
-
-    def pack(self, items: list[Item]) -> Pack | None:
-        """The pack of these members, as `next` returned them, or as they came back from a state; None if hooks skip all
-        of it."""
-
-    def state(self) -> Any:
-        """What a state keeps besides, as plain JSON; None if there is nothing."""
-
-    def seek(self, state: Any, held: Held) -> None:
-        """Continue from what `state` returned, with what was `held`, whose items are not in memory."""
-
-    def upcoming(self, num_packs: int, most: int) -> Sequence[SampleRef]:
-        """Up to `most` of the samples that the next packs will load, in order, as far as is known; it may be asked for
-        those of `num_packs`."""
 
 
 class PackedData(Protocol):

@@ -16,15 +16,14 @@ import dataclasses
 import functools
 import logging
 import os
-import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from bridge_data.counts import NO_COUNTS, NONE_SLOWEST, BatchCounts, CountValues, summed
 from bridge_data.errors import DatasetError, WorkerError, no_iterator, no_random_access
+from bridge_data.extensions import Feature
 from bridge_data.lanes.lane import Produced
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import profiler, torch
@@ -48,6 +47,9 @@ T = TypeVar("T")
 
 SKIPPED = "skip_steps"
 """The stage under which samples of discarded micro-batches are counted."""
+
+LATE_STATES = Feature[Callable[[], None]]("late_states")
+"""Warns if what asks for the state of a loader without a length has fetched batches ahead of those that were used."""
 
 _NONE_LEFT = object()
 
@@ -186,8 +188,8 @@ class SavableDataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of `save_state_rank` as one value, for trainers and `torch.distributed.checkpoint`."""
-        if not self.dataset.passes.has_length:
-            warn_of_a_batch_ahead()
+        if not self.dataset.passes.has_length and (warn_if_late := LATE_STATES.find()) is not None:
+            warn_if_late()
         return as_one_value(self.save_state_rank())
 
     load_state_dict = restore_state_rank
@@ -359,18 +361,6 @@ class SavableDataLoader:
     def _warn_of_idle_workers(self) -> None:
         if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
-
-
-def warn_of_a_batch_ahead() -> None:
-    """Warn if Lightning asks for the `state_dict` of a loader without a length, of which it fetches one batch ahead."""
-    caller = sys._getframe(2).f_globals.get("__name__", "")
-    if caller.endswith(".utilities.combined_loader"):
-        warnings.warn(
-            "the saved position of the data is one batch after what the model was trained on, so a resume leaves that "
-            "batch out: Lightning fetches a batch ahead of a loader whose length it does not know. Set "
-            "virtual_epoch_length, or pass it the DataModule: Trainer.fit(model, datamodule=...)",
-            stacklevel=3,
-        )
 
 
 class _InStep:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bridge_data.data import Records
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
+_IN_OURS = tuple(f"{name}." for name in OUR_MODULES)
 _TRUSTED_MODULES = ("megatron.bridge",)
 """Packages trusted by default: data that Megatron-Bridge prepares names its own classes."""
 
@@ -179,7 +180,7 @@ def read_field_map(field_map: Node, sample_class: SampleClass, columns: Sequence
 
 def needed_parts(field_map: Mapping[str, FieldAccess]) -> frozenset[str]:
     """The names of the parts that fill the fields, also of those that mean the same."""
-    return frozenset[str]().union(*(access.names for access in field_map.values()))
+    return frozenset[str]().union(*[access.names for access in field_map.values()])
 
 
 def read_subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def _part_filter(entries: Mapping[str, Node], trust_dataset_code: bool) -> Conta
 
 def is_our_module(name: str) -> bool:
     """Whether the module `name` is `megatron.energon`, `bridge_data` or a submodule of one."""
-    return any(name == ours or name.startswith(f"{ours}.") for ours in OUR_MODULES)
+    return f"{name}.".startswith(_IN_OURS)
 
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:

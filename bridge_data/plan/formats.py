@@ -147,7 +147,7 @@ INDEX_OF_ENERGON = Feature[MakeIndex]("index_of_energon")
 OTHER_FORMATS = Seam[type[Format]]("formats")
 """The formats of plug-ins, by an ending of paths or another word."""
 
-_FACTORY_KEYS = ("__module__", "__class__")
+_FACTORY_KEYS = frozenset({"__module__", "__class__"})
 _FUNCTIONS = ("sample_loader", "part_filter")
 
 
@@ -217,7 +217,7 @@ def _find_factory(root: Node, trusted_modules: Collection[str]) -> type[BaseCore
     """The user's factory that the dataset.yaml `root` names by `__module__` and `__class__`; None if these name a
     sample class, or a class of this package."""
     entries = root.mapping("dataset.yaml")
-    if not all(key in entries for key in _FACTORY_KEYS) or is_our_module(entries["__module__"].text("__module__")):
+    if not entries.keys() >= _FACTORY_KEYS or is_our_module(entries["__module__"].text("__module__")):
         return None
     found = find_object(entries["__module__"], entries["__class__"], trusted_modules)
     return found if isinstance(found, type) and issubclass(found, BaseCoreDatasetFactory) else None

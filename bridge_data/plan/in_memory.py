@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 from bridge_data.data import SubsetRange
-from bridge_data.data.records import READ_BYTES, ByteRange, RawSample, RecordReader, Records, verified
+from bridge_data.data.blocks import ByteRange, RawSample, RecordReader
+from bridge_data.data.records import READ_BYTES, Records, verified
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import is_tensor, numpy
 from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode

@@ -217,10 +217,15 @@ class FieldAccess:
     path: tuple[str, ...] = ()
     alternatives: tuple[FieldAccess, ...] = ()
 
+    @property
+    def is_whole_part(self) -> bool:
+        """Whether the value is all of one part, for which there is no alternative."""
+        return not self.path and not self.alternatives
+
     @functools.cached_property
     def parts(self) -> tuple[str, ...]:
         """Every part that may be needed: of this access and its alternatives."""
-        return tuple(dict.fromkeys(access.part for access in (self, *self.alternatives)))
+        return tuple(dict.fromkeys([access.part for access in (self, *self.alternatives)]))
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
@@ -233,11 +238,6 @@ class FieldAccess:
         Raises:
             SampleError: naming the sample, the part or step that is absent and what there is instead.
         """
-        if not self.path and not self.alternatives:
-            try:
-                return parts[self.part]
-            except KeyError:
-                raise SampleError(self._complaint(parts)) from None
         for access in (self, *self.alternatives):
             value = access._find(parts)
             if value is not _MISSING:

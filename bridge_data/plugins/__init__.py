@@ -74,6 +74,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "index_of_energon": "bridge_data.plugins.unindexed.energon_index:index_of_energon",
         "json_columns": "bridge_data.plugins.where.storing_columns:store_json_columns",
         "join_indexes": "bridge_data.plugins.joins.metadataset_joins:prepare_metadataset",
+        "late_states": "bridge_data.plugins.late_states.fetched_ahead:warn_if_fetched_ahead",
         "measured_with": "bridge_data.plugins.planned.costs:measured_with",
         "media_metadata": "bridge_data.plugins.media.storing_media:store_media",
         "memo": "bridge_data.plugins.caches.memo:memoized",

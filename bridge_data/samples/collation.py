@@ -248,12 +248,13 @@ def generic_concat(batch: list[Any]) -> Any:
 def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
     """The values of each field in all objects; None if the first has no named fields."""
     first = values[0]
-    names = _field_names(first)
+    if isinstance(first, dict):
+        keys = first.keys()
+        _check_names(keys, [value for value in values if not isinstance(value, dict) or value.keys() != keys])
+        return {key: list(map(operator.itemgetter(key), values)) for key in keys}
+    names = _names_of_class(first.__class__)
     if names is None:
         return None
-    if isinstance(first, dict):
-        _check_names(names, [value for value in values if not isinstance(value, dict) or value.keys() != names])
-        return {key: list(map(operator.itemgetter(key), values)) for key in names}
     others = {type(value): value for value in values}
     if len(others) > 1:
         _check_names(names, [value for value in others.values() if _field_names(value) != names])

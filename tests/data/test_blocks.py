@@ -39,7 +39,7 @@ def in_blocks(
 ) -> tuple[BlockCache, BlockBudget]:
     """All parts, read in blocks."""
     budget = BlockBudget(max_bytes)
-    return BlockCache(records, reader, cut, None, budget), budget
+    return BlockCache(records.shards, reader, cut, None, budget), budget
 
 
 def window(counts: Sequence[int], cut: Cut, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
@@ -259,7 +259,7 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     records = open_shards(write_dataset(tmp_path / "data", samples), "train")
     below = records.reader()
     below.read(0)
-    reader = BlockCache(records, below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
+    reader = BlockCache(records.shards, below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
     reads.clear()
     for index in random.Random(1).sample(range(12), 12):
         assert reader.read(index).parts == {"txt": f"caption {index}".encode()}

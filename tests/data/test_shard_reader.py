@@ -166,7 +166,7 @@ def test_a_damaged_header_costs_no_other_sample(
     is_read = with_index and keeps_time and damaged < 4
     for cut in (None, ChunkCut(5, 5)):
         reader = ShardReader(open_shards(tmp_path, "train"))
-        samples = reader if cut is None else BlockCache(reader.shards, reader, cut, None, BlockBudget(1 << 20))
+        samples = reader if cut is None else BlockCache(reader.shards.shards, reader, cut, None, BlockBudget(1 << 20))
         for number in range(5):
             if number == damaged and not is_read:
                 with pytest.raises(DatasetError, match=r"is not stored where|no readable tar header"):
@@ -228,7 +228,7 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     os.utime(tmp_path / "a.tar", (1, 1))
     expected = [{"a": b"one", "b": b"two"}, {"a": b"three"}]
     assert [samples.read(index).parts for index in (0, 1)] == expected
-    together = BlockCache(samples.shards, samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
+    together = BlockCache(samples.shards.shards, samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
     assert [together.read(index).parts for index in (0, 1)] == expected
 
 
@@ -250,7 +250,7 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     for records in (verified(shards), verified(Subset(shards, 0, 20))):
         for cut in (None, ChunkCut(5, 5)):
             reader = pickle.loads(pickle.dumps(records)).reader()
-            samples = reader if cut is None else BlockCache(records, reader, cut, None, BlockBudget(1 << 20))
+            samples = reader if cut is None else BlockCache(records.shards, reader, cut, None, BlockBudget(1 << 20))
             assert samples.read(6).key == "000006"
             with pytest.raises(DatasetError, match=r"-000001\.tar: sample '000007': the content of its part 'json'"):
                 samples.read(7)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
-from bridge_data import ConfigError, DefaultTaskEncoder, StateError, stateless
+from bridge_data import ConfigError, StateError
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.lightning_trainer import DataEpoch, check_trainer, num_overfitted
 from bridge_data.plan import EmptySplitError
@@ -187,36 +187,6 @@ def test_lightning_is_not_told_that_the_data_cannot_be_resumed(path: Path, tmp_p
     assert not [warning for warning in caught if "resum" in str(warning.message)]
     checkpoint = torch.load(tmp_path / "step=2.ckpt", weights_only=True)
     assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{}], "the state is there once"
-
-
-class Generating(DefaultTaskEncoder):
-    @stateless
-    def encode_sample(self, sample: Any) -> Any:
-        yield sample
-
-
-@pytest.mark.parametrize("of_rank", [False, True], ids=["module", "rank"])
-@pytest.mark.parametrize(
-    ("options", "is_late"),
-    [({"task_encoder": Generating()}, True), ({"virtual_epoch_length": 8}, False)],
-    ids=["no length", "length"],
-)
-def test_of_a_loader_without_the_module_the_position_is_saved_and_told_if_it_is_late(
-    path: Path, tmp_path: Path, options: dict[str, Any], of_rank: bool, is_late: bool
-) -> None:
-    def trained(max_steps: int, ckpt_path: Path | None = None) -> Recorder:
-        loader = make_module(path, **options).train_dataloader()
-        trainer, recorder = make_trainer(tmp_path, max_steps=max_steps), Recorder()
-        trainer.fit(recorder, loader.dataloader if of_rank else loader, ckpt_path=ckpt_path)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            trainer.save_checkpoint(tmp_path / f"{max_steps}.ckpt")
-        assert any("is one batch after" in str(warning.message) for warning in caught) == is_late
-        return recorder
-
-    expected = trained(7).trained
-    trained(3)
-    assert trained(6, tmp_path / "3.ckpt").trained == (expected[4:7] if is_late else expected[3:6])
 
 
 # ----- several validation sets ----------------------------------------------------------------------------------------

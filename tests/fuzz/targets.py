@@ -410,7 +410,7 @@ def read_table(file: Path) -> object:
     records = open_records(file, [(file.name, str(file))], "train", list)
     seen = []
     alone = records.reader()
-    for reader in (BlockCache(records, records.reader(), ChunkCut(20, 5), None, BlockBudget(1 << 20)), alone):
+    for reader in (BlockCache(records.shards, records.reader(), ChunkCut(20, 5), None, BlockBudget(1 << 20)), alone):
         for index in range(min(records.num_samples, MAX_SAMPLES)):
             with contextlib.suppress(SampleError):
                 seen.append(reader.read(index).parts)

@@ -12,9 +12,9 @@ import pytest
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, get_savable_loader, merge_states, stateless
 from bridge_data.errors import ConfigError
+from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.maker import Item, Pack
-from bridge_data.lanes.pack_source import Held, PackedData, PackSources
-from bridge_data.lanes.sample_feed import SampleFeed
+from bridge_data.lanes.pack_source import PackedData, PackSources
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from tests.prepared import train_dataset, write_texts

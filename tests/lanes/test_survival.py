@@ -15,8 +15,8 @@ from bridge_data import (
     SkipSample,
     get_loader,
 )
-from bridge_data.lanes import sample_feed
-from bridge_data.lanes.sample_feed import Survival, skips_of_empty
+from bridge_data.lanes import survival
+from bridge_data.lanes.survival import Survival, skips_of_empty
 from bridge_data.order import Cursor, Geometry, Row
 from tests.prepared import encoder_with, train_dataset, write_blend, write_texts
 
@@ -107,8 +107,8 @@ def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: dict[str, Any], what: str
 ) -> None:
     """After a thousand here; the real limits are tested above and below."""
-    monkeypatch.setattr(sample_feed, "FEWEST_SKIPS", 1_000)
-    monkeypatch.setattr(sample_feed.Survival.__init__, "__defaults__", ((1_000, 1_000),))
+    monkeypatch.setattr(survival, "FEWEST_SKIPS", 1_000)
+    monkeypatch.setattr(survival.Survival.__init__, "__defaults__", ((1_000, 1_000),))
     packing = 2 if "select_samples_to_pack" in hooks else None
     texts = write_texts(tmp_path / "d", 20)
     made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder_with(**hooks))

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from bridge_data.data.blocks import RecordReader
 from bridge_data.data.metadata import META_FOLDER
-from bridge_data.data.records import RecordReader, counts_of, names_of, place_of
+from bridge_data.data.records import counts_of, names_of, place_of
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source, load_plan
 from bridge_data.plan.formats import FORMATS, find_format, format_of

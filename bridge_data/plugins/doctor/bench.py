@@ -17,7 +17,7 @@ from typing import Any, Self
 import psutil
 
 from bridge_data.data import RawSample
-from bridge_data.data.records import bytes_of
+from bridge_data.data.blocks import bytes_of
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader

@@ -12,13 +12,11 @@ import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bridge_data.data.blocks import ByteRange, RawSample, RecordReader
 from bridge_data.data.records import (
     READ_BYTES,
-    ByteRange,
     Contents,
     Derivation,
-    RawSample,
-    RecordReader,
     Records,
     contents_of,
     count_samples,

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from bridge_data.data.records import RecordReader, counts_of, names_of
+from bridge_data.data.blocks import RecordReader
+from bridge_data.data.records import counts_of, names_of
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import needed_package

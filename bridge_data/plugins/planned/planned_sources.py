@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from bridge_data.counts import COUNTS, tokens_of
 from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.lanes.lane import Held, SampleFeed
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.maker import UNREAD, Item, Pack
-from bridge_data.lanes.pack_source import Held, PackedData, PackSources
-from bridge_data.lanes.sample_feed import SampleFeed
+from bridge_data.lanes.pack_source import PackedData, PackSources
 from bridge_data.order import ALL_OUTPUTS, SampleRef
 from bridge_data.order.pending import OLD
 from bridge_data.order.random_draws import key64

@@ -26,19 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.data.blocks import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.data.paged_file import PagedFile, begin_index, finish_index
-from bridge_data.data.records import (
-    Block,
-    ByteRange,
-    Contents,
-    RawSample,
-    RecordReader,
-    Samples,
-    contents_of,
-    label_of,
-    place_of,
-    shard_identities,
-)
+from bridge_data.data.records import Contents, contents_of, label_of, place_of, shard_identities
 from bridge_data.data.sample_keys import find, fix_repeated_keys, join_problem, keys_of, number_of_key, scan_keys
 from bridge_data.data.withheld import ShardStamp, StoredFiles, files_of
 from bridge_data.errors import DatasetError, SampleError

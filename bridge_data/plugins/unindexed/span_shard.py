@@ -12,9 +12,8 @@ import itertools
 from collections.abc import Container, Iterator, Sequence
 
 from bridge_data import storage
-from bridge_data.data.blocks import TOGETHER_BYTES
+from bridge_data.data.blocks import TOGETHER_BYTES, Samples
 from bridge_data.data.index_file import split_name
-from bridge_data.data.records import Samples
 from bridge_data.data.sample_offsets import read_offsets
 from bridge_data.data.shard_set import TABLE_BYTES, KeyAndParts, ReadContent
 from bridge_data.data.tar_files import FOLDER, LINKS, CompressedTar, FileTar, MemoryTar, TarBytes, walk

@@ -23,8 +23,8 @@ from PIL import Image
 
 from bridge_data.counts import tokens_of
 from bridge_data.data import Records
+from bridge_data.data.blocks import bytes_of
 from bridge_data.data.prepared import tars_of
-from bridge_data.data.records import bytes_of
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.errors import BridgeDataError, ConfigError

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bridge_data.cli.terminal import sized
 from bridge_data.data import RawSample
-from bridge_data.data.records import bytes_of
+from bridge_data.data.blocks import bytes_of
 from bridge_data.decode.image import in_mode
 from bridge_data.encoders.pixel_table import looked_up
 from bridge_data.errors import BridgeDataError, ConfigError

@@ -18,9 +18,10 @@ from typing import Any, Self
 
 from bridge_data import storage
 from bridge_data.data import RawSample, RecordReader, Records
+from bridge_data.data.blocks import bytes_of
 from bridge_data.data.key_index import KeyIndex
 from bridge_data.data.metadata import META_FOLDER, split_shard
-from bridge_data.data.records import bytes_of, names_of, shard_at
+from bridge_data.data.records import names_of, shard_at
 from bridge_data.data.sample_keys import find
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader

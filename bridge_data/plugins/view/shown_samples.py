@@ -15,7 +15,8 @@ from bridge_data.cli.terminal import (
     sized,
 )
 from bridge_data.data import RawSample, RecordReader
-from bridge_data.data.records import bytes_of, split_part_of
+from bridge_data.data.blocks import bytes_of
+from bridge_data.data.records import split_part_of
 from bridge_data.data.withheld import reader_of
 from bridge_data.decode import SampleDecoder, SourceReader, open_source_reader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, counted

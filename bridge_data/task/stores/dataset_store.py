@@ -14,10 +14,11 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.counts import COUNTS
+from bridge_data.data.blocks import RecordReader
 from bridge_data.data.jsonl_file import PART, JsonlLines
 from bridge_data.data.metadata import META_FOLDER, without_shard
 from bridge_data.data.prepared import tars_of
-from bridge_data.data.records import RecordReader, stored_records
+from bridge_data.data.records import stored_records
 from bridge_data.data.sample_keys import number_of_key
 from bridge_data.data.withheld import digest_of_keys, reader_of, withheld
 from bridge_data.decode import SampleDecoder
