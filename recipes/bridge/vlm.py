@@ -126,6 +126,22 @@ def _fit_lengths(config: ConfigContainer) -> None:
             encoder.init_args["config"].setdefault("pad_to_max_length", True)
 
 
+def _check_steps(config: ConfigContainer) -> None:
+    """A ConfigError for settings of steps that Bridge takes and does not follow."""
+    train = config.train
+    if train.rampup_batch_size is not None and not megatron_has_ramps():
+        raise ConfigError(
+            f"train.rampup_batch_size={list(train.rampup_batch_size)}: this megatron-core ignores it, so that all "
+            "steps have train.global_batch_size; leave it out"
+        )
+    if train.iterations_to_skip and config.model.pipeline_model_parallel_size > 2:
+        raise ConfigError(
+            f"train.iterations_to_skip={list(train.iterations_to_skip)}: Bridge skips no data on the middle stages of "
+            "a pipeline, which would go on with other samples than the first and the last; set "
+            "+dataset.dataset_kwargs.skip_steps=[...] in its place"
+        )
+
+
 def _set_sizes(sections: Mapping[str, Any], given: Mapping[str, int | None], recipe: Path) -> None:
     """Set the sizes that are `given` in the sections of Bridge that have them."""
     changed = {
@@ -172,11 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> ConfigContainer:
         config = with_data(theirs(), given.data)
     config = with_overrides(config, given.overrides, given.config_file)
     _fit_lengths(config)
-    if config.train.rampup_batch_size is not None and not megatron_has_ramps():
-        raise ConfigError(
-            f"train.rampup_batch_size={list(config.train.rampup_batch_size)}: this megatron-core ignores it, so that "
-            "all steps have train.global_batch_size; leave it out"
-        )
+    _check_steps(config)
     return config
 
 

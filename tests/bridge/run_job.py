@@ -30,7 +30,16 @@ change_imports()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from megatron.bridge.training import checkpointing, config, initialize, setup, train, vlm_step  # noqa: E402
+from megatron.bridge.peft import utils as peft  # noqa: E402
+from megatron.bridge.training import (  # noqa: E402
+    checkpointing,
+    config,
+    eval,
+    initialize,
+    setup,
+    train,
+    vlm_step,
+)
 from megatron.bridge.training.callbacks import Callback, CallbackContext, CallbackManager  # noqa: E402
 from megatron.bridge.training.pretrain import pretrain  # noqa: E402
 from megatron.bridge.training.state import GlobalState  # noqa: E402
@@ -92,8 +101,8 @@ class StepWriter(Callback):
         self.step, self.file = step, file
 
     def on_train_step_end(self, context: CallbackContext) -> None:
-        done = context.state.train_state.step
-        line = {"step": done, "loss": float(context.loss_dict["lm loss"]), "micro_batches": self.step.micro_batches}
+        done, loss = context.state.train_state.step, context.loss_dict.get("lm loss")  # None before the last stage
+        line = {"step": done, "loss": loss if loss is None else float(loss), "micro_batches": self.step.micro_batches}
         self.file.write(json.dumps(line) + "\n")
         self.step.micro_batches = []
 
@@ -146,7 +155,9 @@ def allow_cpu() -> None:
     setup.initialize_megatron = functools.partial(initialize_on_cpu, setup.initialize_megatron)
     initialize.compile_helpers = lambda: None
     checkpointing.save_sharded_modelopt_state = lambda *_: None
-    train.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
+    for module in (train, eval):
+        module.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
+    peft.HAVE_TE = False
 
 
 def initialize_on_cpu(original: Any, **settings: Any) -> Any:

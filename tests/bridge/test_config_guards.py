@@ -18,8 +18,7 @@ from megatron.core import num_microbatches_calculator
 
 from bridge_data import ConfigError, DefaultTaskEncoder, EnergonDatasetConfig
 from bridge_data.datamodule.batch_schedule import megatron_has_ramps
-from bridge_data.encoders import FamilyConfig
-from bridge_data.plugins.encoders import HFTaskEncoder
+from bridge_data.encoders import FamilyConfig, HFTaskEncoder
 from tests.bridge.hf_processors import make_processor
 from tests.tiny_models.data import write_conversations
 

@@ -133,6 +133,13 @@ def test_a_ramp_that_megatron_ignores_is_refused(write: Any) -> None:
         vlm.main([RECIPE, "--data", write(), "train.rampup_batch_size=[8,8,64]"])
 
 
+def test_skipped_iterations_are_refused_with_middle_stages_which_would_not_skip_them(write: Any) -> None:
+    arguments = [RECIPE, "--data", write(), "train.iterations_to_skip=[3]"]
+    assert vlm.main([*arguments, "model.pipeline_model_parallel_size=2"]).train.iterations_to_skip == [3]
+    with pytest.raises(ConfigError, match=r"train.iterations_to_skip=\[3\]: .* middle stages"):
+        vlm.main([*arguments, "model.pipeline_model_parallel_size=4"])
+
+
 def test_other_recipes_of_bridge_take_a_yaml(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     make_config("qwen3_vl").save_pretrained("Qwen/Qwen3-VL-8B-Instruct")
     other = "qwen3_vl_8b_pretrain_mock_config"
