@@ -6,7 +6,8 @@ one. It holds no data, and can be sent to worker processes. What each process ma
 
 Reads states, plain or as objects. Returns the state from which this rank begins or goes on, and lanes and makers of
 samples at a position of it; raises `StateError` if a state is of other data or settings, or lacks lanes that are
-needed. Samples are read by the lanes alone, and to reshard lanes of which micro-batches are skipped.
+needed. Samples are read by the lanes; by key or number, where one is asked for; and to reshard lanes of which
+micro-batches are skipped.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ each lane, each with the lane's state after it. Raises what a lane raises. Promi
 alone: micro-batch number n of lane l is that of index `n * num_lanes + l`.
 
 A loader has one `LanePool` for its whole life: this process, worker processes (`workers.worker_pool`), or one of a
-plug-in. Wherever lanes run, a `LaneRunner` runs them.
+plug-in; `even_ends` may open another for one batch. Wherever lanes run, a `LaneRunner` runs them.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ class SavableDataLoader:
 
     def _begin_pass(self) -> bool:
         """Begin a pass, or go on with one. Returns whether that may be over: it is known only once nothing is left."""
-        self._position.begin(self.dataset.skips)
+        self._position.check_skips(self.dataset.skips)
         if self._position.state.ended:
             self._rewind()
         return self._position.may_be_over
@@ -529,13 +529,13 @@ class _Now(NamedTuple):
 
 
 class Position:
-    """The cursor of one rank in the job's sequence of micro-batches: whose turn it is among its lanes, without those
+    """Where one rank is in the job's sequence of micro-batches: whose turn it is among its lanes, without those
     that have ended, and `state`, which is what to save at any time."""
 
     def __init__(self, config: WorkerConfig, state: LoaderState, virtual_epoch_length: int = 0) -> None:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
-        self._schedule, self._has_begun = LaneSchedule(state, state.lanes), False
+        self._schedule, self._has_checked_skips = LaneSchedule(state, state.lanes), False
         self._begin = state
         """The state with which it began, for the fields that no batch changes."""
         self._now = _Now(state.lanes, state.micro_batch_index, state.epoch_batches, state.ended)
@@ -568,19 +568,19 @@ class Position:
         """Whether the micro-batch of the lane whose turn it is goes to no rank."""
         return self._begin.skips is not None and self._schedule.index in self._begin.skips
 
-    def begin(self, named: StepSkips | None) -> None:
-        """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
-        so that it cannot be skipped; `named` are those from the settings, as named there.
+    def check_skips(self, named: StepSkips | None) -> None:
+        """Check, once, that the ranks can share what comes between skips, and log these, and what came before the
+        state, so that it cannot be skipped; `named` are those from the settings, as named there.
 
         Raises:
             ConfigError: if they cannot.
         """
         skips, index = self._begin.skips, self._now.micro_batch_index
-        if self._has_begun:
+        if self._has_checked_skips:
             return
         if skips is not None:
             skips.check_shared(index, self._world_size)
-        self._has_begun = True
+        self._has_checked_skips = True
         if self._rank == 0 and named is not None and (behind := named.not_skipped(skips)):
             logger.warning(
                 "not skipped, as the run handed them out before this state was saved: micro-batches %s. To skip these "

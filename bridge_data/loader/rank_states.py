@@ -1,8 +1,8 @@
 """The states of the data-parallel ranks as Energon's loader gives them, all on one rank; and what ranks exchange.
 
-Reads the state of each rank. Returns those of all on one rank, or on each rank the state that one of them has. Raises a
-StateError where it is found, but `by_first_rank` on all ranks. (The DataModule saves and restores all ranks together:
-see `datamodule.shared_states`.)
+Reads the state of each rank. Returns those of all on one rank, or on each rank the state that one of them has. Raises
+a StateError on the rank that finds the fault; `by_first_rank` raises it on all of them. (The DataModule saves and
+restores all ranks together: see `datamodule.shared_states`.)
 """
 
 from __future__ import annotations

@@ -279,8 +279,8 @@ class JsonlFile(Format):
 
 FORMATS: Mapping[str, type[Format]] = {JSONL_SUFFIX: JsonlFile, "": PreparedFolder}
 """The formats of the core, by how the paths of such data end. The format of a path is the first that matches: of those
-with its ending, or else of those in folders; those of plug-ins come first. So a file is not looked for in a folder, and
-a prepared folder is not listed."""
+with its ending, or else of those in folders; those of our plug-ins come before these, those of other packages after
+them. So a file is not looked for in a folder, and a prepared folder is not listed."""
 
 
 def find_format(path: str) -> Format | None:

@@ -242,10 +242,9 @@ class Hooks:
     """The hooks of one encoder as one lane calls them, inside `with hooks:`.
 
     What changes while they run, and who changes it: `run`, and the hook by `HookContext`, set all that is of one call
-    (`random_key`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). Besides, the maker sets
-    `random_key` where it decodes without `run`. The lane sets `batch_index`, the number of the current micro-batch,
-    while that is known (else it is None); it counts among `skipped` what it drops at the end, or misses after a
-    restore, and takes `skipped` with each micro-batch.
+    (`random_key`, `is_cut`, `is_positional`) and count (`skipped`, `last_skip`, `failures`). The lane sets
+    `batch_index`, the number of the current micro-batch, while that is known (else it is None); it counts among
+    `skipped` what it drops at the end, or misses after a restore, and takes `skipped` with each micro-batch.
 
     `cache` is the cache pool for cookers; the `observer` is called around each hook, and around the seeding of the
     random generators; with `raises`, a failure is raised instead of being reported and counted.
