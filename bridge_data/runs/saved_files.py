@@ -15,6 +15,7 @@ from bridge_data.configs import files_of_run
 from bridge_data.errors import StateError
 from bridge_data.extensions import Feature
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.loader.checkpoint.checkpoint_folder import ITERATION, LATEST
 from bridge_data.order.cursor import SampleKey
 from bridge_data.storage import AnyLocation, Location, location
 
@@ -95,6 +96,20 @@ def read_states(paths: Sequence[str | os.PathLike[str]]) -> list[Checkpoint]:
         StateError: if there is none, or one is damaged.
     """
     return [read_checkpoint(found) for path in paths for found in state_paths(location(path))]
+
+
+def without_abandoned(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
+    """The states at `paths` without those that the run left for an earlier checkpoint: they are newer than the one that
+    Megatron's file beside them calls the newest. Why each is left out is appended to `left_out`."""
+    kept = []
+    for path in paths:
+        named, latest = ITERATION.fullmatch(path.name), path.parent / LATEST
+        newest = latest.read_text().strip() if named is not None and latest.is_file() else ""
+        if named is not None and newest.isdecimal() and int(named[1]) > int(newest):
+            left_out.append(f"{path}: the run went back from it to an earlier checkpoint, as {latest} says: {newest}")
+        else:
+            kept.append(path)
+    return kept
 
 
 def found_states(paths: Iterable[Path], left_out: list[str]) -> list[Checkpoint]:

@@ -50,7 +50,10 @@ STATE_KEY = "dataloader_state_dict"
 """Where the state is in the file. Source: Megatron-LM and Megatron-Bridge, `maybe_save_dataloader_state`."""
 
 _NAME = re.compile(r"train_dataloader_dprank(\d{3,})\.pt")
-_ITERATION = re.compile(r"iter_(\d{7,})")
+ITERATION = re.compile(r"iter_(\d{7,})")
+LATEST = "latest_checkpointed_iteration.txt"
+"""Megatron's names for the folder of a checkpoint, and for the file beside them that says which is the newest."""
+
 _HALF_WRITTEN = ".*train_dataloader_*.tmp"
 """What earlier saves may have left."""
 
@@ -310,7 +313,7 @@ def _read_with(folder: Location, data: bytes | None) -> Checkpoint:
         raise StateError(_nothing_in(folder))
     files = {name: decoded(data, folder / name) for name, data in contents.items()}
     _check_foreign(folder, files)
-    named = _ITERATION.fullmatch(folder.absolute().name)
+    named = ITERATION.fullmatch(folder.absolute().name)
     return Checkpoint(
         path=folder,
         state=_merged(folder, {name: file.state for name, file in files.items()}),

@@ -26,7 +26,15 @@ from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import MAX_STEPS
 from bridge_data.plugins.oracle.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
-from bridge_data.runs.saved_files import RECORDS, SavedFiles, found_states, is_state, read_states, saved_files
+from bridge_data.runs.saved_files import (
+    RECORDS,
+    SavedFiles,
+    found_states,
+    is_state,
+    read_states,
+    saved_files,
+    without_abandoned,
+)
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.storage import Location
 
@@ -55,7 +63,7 @@ def opened(
         )
     files = saved_files(path) if is_run_folder(path) else SavedFiles()
     left_out: list[str] = []
-    saved = read_states(states) if states else found_states(files.states, left_out)
+    saved = read_states(states) if states else found_states(without_abandoned(files.states, left_out), left_out)
     for reason in left_out:
         note(f"left out: {reason}")
     if not states:  # a pass that is over says nothing of the next one

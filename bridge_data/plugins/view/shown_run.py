@@ -14,7 +14,15 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import BridgeDataError, StateError, counted
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.runs.saved_files import RECORDS, RunRecords, SavedFiles, found_state, saved_files, state_paths
+from bridge_data.runs.saved_files import (
+    RECORDS,
+    RunRecords,
+    SavedFiles,
+    found_state,
+    saved_files,
+    state_paths,
+    without_abandoned,
+)
 from bridge_data.runs.training_run import TrainingRun
 from bridge_data.task import TaskEncoder
 
@@ -94,7 +102,7 @@ class SavedRunReader:
     def _look(self, before: SavedRun) -> SavedRun:
         left_out: list[str] = []
         found = SavedFiles() if self._folder is None else saved_files(self._folder)
-        states = self._read_states(found.states, left_out)
+        states = self._read_states(without_abandoned(found.states, left_out), left_out)
         has_grown = self._read_records(found.records, left_out)
         now = SavedRun(states=states, records=self._records, left_out=tuple(left_out), number=before.number)
         return dataclasses.replace(now, number=now.number + 1) if has_grown or now != before else before

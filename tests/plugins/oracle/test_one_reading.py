@@ -11,13 +11,13 @@ import yaml
 
 from bridge_data import DefaultTaskEncoder
 from bridge_data.configs import DataConfig
-from bridge_data.loader.checkpoint import save_states
+from bridge_data.loader.checkpoint import load_states, save_states
 from bridge_data.order.state import merge_states
 from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.view.pages import BatchSequence
-from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
 from bridge_data.runs.saved_files import read_states
 from bridge_data.runs.training_run import TrainingRun
 from tests.cli.runner import run_command
@@ -183,3 +183,24 @@ def test_states_without_a_config_are_settings_too(tmp_path: Path) -> None:
     assert [one["key"] for one in json.loads(printed.stdout)["samples"]] == keys[12]
     refused = run_command("order", "many", "seed=5", "--state", tmp_path / "iter_0000040", "--step", 12)
     assert refused.exit_code == 1 and "seed=5: the run had 4" in refused.stderr
+
+
+def test_a_run_that_went_back_to_skip_steps_is_read_without_the_states_that_it_left(tmp_path: Path) -> None:
+    run, keys = tmp_path / "run", []
+    for start, stop, options in ((0, 30, {}), (10, 20, {"skip_steps": ["12"]})):
+        sizes = {"num_workers": 0, "micro_batch_size": 3, "global_batch_size": 3}
+        config = DataConfig(path="many", task_encoder={"class_path": PLAIN}, options=sizes | options).saved_in(run)
+        loader = config.build().train_dataloader()
+        if start:
+            loader.restore_state(load_states(run / f"iter_{start:07d}", step=start))
+        for step in range(start, stop):
+            keys[step:] = [list(next(loader).__key__)]
+            if (step + 1) % 10 == 0:
+                state = merge_states([loader.save_state()])
+                save_states(run / f"iter_{step + 1:07d}", state, step=step + 1, world_size=1)
+                (run / "latest_checkpointed_iteration.txt").write_text(str(step + 1))
+    printed = run_command("order", run, "--step", 15, "--json")
+    assert printed.exit_code == 0, printed.output
+    assert "iter_0000030: the run went back from it" in printed.stderr
+    assert [one["key"] for one in json.loads(printed.stdout)["samples"]] == keys[15]
+    assert "iter_0000030" in SavedRunReader(run).read().left_out[0]

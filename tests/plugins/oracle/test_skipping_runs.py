@@ -74,7 +74,7 @@ def test_a_state_of_the_run_as_it_was_is_refused(blend: Path) -> None:
     run = Run(SETTINGS)
     run.leg(blend, 2, 20, num_lanes=8)
     skipping = SkippingRun(SETTINGS, path=blend)
-    with pytest.raises(StateError, match=r"the state after 40 micro-batches was saved .* leave it out"):
+    with pytest.raises(StateError, match=r"the state after 40 micro-batches was saved .* by --state"):
         RunOrder(skipping.dataset(2), states=run.states)
 
 
