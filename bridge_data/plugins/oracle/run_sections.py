@@ -535,7 +535,7 @@ def _with_skips(state: LoaderState, skips: StepSkips) -> LoaderState:
 def _of_another_run(state: LoaderState, skips: StepSkips) -> StateError:
     return StateError(
         f"the state after {state.micro_batch_index} micro-batches was saved by a run that did not {skips}, as "
-        "before it went back to an earlier checkpoint: move it out of the folder, or name the run's own states by --state"
+        "before it went back to an earlier checkpoint: move it out of the folder, or name its own states by --state"
     )
 
 
