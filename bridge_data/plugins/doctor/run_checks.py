@@ -556,6 +556,21 @@ def check_ranks(run: PlannedRun, num_lanes: int | None = None) -> Iterator[Findi
         )
 
 
+def check_buffers(run: PlannedRun, dataset: LaneDataset) -> Iterator[Finding]:
+    """Whether the packing buffers of all lanes hold more than an epoch."""
+    options, num_lanes, num_samples = run.options.data, dataset.worker_config.num_lanes, sum(dataset.order.sizes)
+    size = options.packing_buffer_size
+    if size is None or options.packing == "planned" or size * num_lanes <= num_samples:
+        return
+    yield Finding(
+        code="buffers-beyond-data",
+        level=Level.MIXES,
+        what=f"the packing buffers of {counted(num_lanes, 'lane')} hold {size * num_lanes} samples, and the data have "
+        f"{num_samples}: some come again before others came once",
+        change=f"set packing_buffer_size={max(1, num_samples // num_lanes)}, or fewer num_lanes in a new run",
+    )
+
+
 def check_names(run: PlannedRun) -> Iterator[Finding]:
     """Whether there are the folders that are named for tokenizer and image processor; ids of the hub are not asked."""
     for name in ("tokenizer", "image_processor"):
@@ -723,6 +738,7 @@ def examine(
             findings += check_rate(figures, run, environment)
             findings += check_hooks(config.dataset(), max(HOOKS_S, measure_s))
     if dataset is not None:
+        findings += check_buffers(run, dataset)
         sources = draws_of_sources(dataset, None if run.steps is None else round(run.units(run.steps) * per_unit))
         findings += check_epochs_of(sources)
     if dataset is not None and can_run:

@@ -293,6 +293,15 @@ def test_few_samples_are_examined_in_the_lanes_that_the_run_has(tmp_path: Path) 
     assert order.geometry.num_lanes == run.num_ranks
 
 
+def test_buffers_that_hold_more_than_the_data_are_told(tmp_path: Path) -> None:
+    path = write_texts(tmp_path, 60)
+    for size, is_told in ((15, False), (16, True)):
+        found = by_code(examine(planned(path, packing_buffer_size=size, num_lanes=4)).findings)
+        assert ("buffers-beyond-data" in found) == is_told
+    assert found["buffers-beyond-data"].what.startswith("the packing buffers of 4 lanes hold 64 samples, and the data ")
+    assert found["buffers-beyond-data"].change.startswith("set packing_buffer_size=15")
+
+
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     return write_texts(tmp_path / "shards", 60, per_shard=10)
