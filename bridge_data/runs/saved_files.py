@@ -104,9 +104,11 @@ def without_abandoned(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
     kept = []
     for path in paths:
         named, latest = ITERATION.fullmatch(path.name), path.parent / LATEST
-        newest = latest.read_text().strip() if named is not None and latest.is_file() else ""
-        if named is not None and newest.isdecimal() and int(named[1]) > int(newest):
-            left_out.append(f"{path}: the run went back from it to an earlier checkpoint, as {latest} says: {newest}")
+        newest = latest.read_bytes().strip() if named is not None and latest.is_file() else b""
+        if named is not None and newest.isdigit() and int(named[1]) > int(newest):
+            left_out.append(
+                f"{path}: is newer than the checkpoint that {latest} names, {newest.decode()}: the run went back"
+            )
         else:
             kept.append(path)
     return kept

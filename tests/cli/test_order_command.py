@@ -21,11 +21,11 @@ from bridge_data import (
 )
 from bridge_data.cli import terminal
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.plugins.oracle import run_order, run_sections
+from bridge_data.runs import run_order, run_sections
 from tests.cli.conftest import Run
-from tests.plugins.oracle.parts import Filtering
-from tests.plugins.oracle.parts import Run as JobRun
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.runs.oracle.parts import Filtering
+from tests.runs.oracle.parts import Run as JobRun
 
 OPTIONS = ("micro_batch_size=2", "num_lanes=4", "max_samples_per_sequence=10")
 SETTINGS: dict[str, Any] = {"batch_size": 2, "shuffle_buffer_size": 100, "max_samples_per_sequence": 10}
@@ -146,7 +146,7 @@ def test_two_runs_differ_from_a_step_on_and_for_a_reason(run: Run, blend: Path, 
 
 
 def test_packs_are_those_of_the_task_encoder_in_the_config(run: Run, tmp_path: Path) -> None:
-    texts, encoder = write_texts(tmp_path / "texts", 90, str), "tests.plugins.oracle.parts.Packing"
+    texts, encoder = write_texts(tmp_path / "texts", 90, str), "tests.runs.oracle.parts.Packing"
     data = {"path": str(texts), "micro_batch_size": 2, "global_batch_size": 4, "max_samples_per_sequence": 10}
     file, data = tmp_path / "run.yaml", {**data, "num_lanes": 4, "packing_buffer_size": 8}
     file.write_text(yaml.safe_dump({"data": {**data, "task_encoder": {"class_path": encoder}}}))
@@ -205,7 +205,7 @@ def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Pat
     folder = tmp_path / "run"
     keys = keys_of(blend, 12, folder / "ledger", task_encoder=Filtering())  # which the ledger makes unnecessary
     data = {"path": str(blend), "micro_batch_size": 2, "global_batch_size": 4, "max_samples_per_sequence": 10}
-    data |= {"num_lanes": 4, "task_encoder": {"class_path": "tests.plugins.oracle.parts.Filtering"}}
+    data |= {"num_lanes": 4, "task_encoder": {"class_path": "tests.runs.oracle.parts.Filtering"}}
     (folder / "config.yaml").write_text(yaml.safe_dump({"data": data}))
     found = run("order", folder, "--step", 4, "--json")
     assert keys_in(found) == keys[16:20] and json.loads(found.stdout)["num_replayed"] == 0

@@ -14,7 +14,7 @@ from bridge_data import WorkerConfig
 from bridge_data.configs import DataConfig
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.verify_command import compare_with_ledger
-from bridge_data.plugins.oracle.run_order import RunOrder
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.saved_files import read_states
 from recipes.demo.__main__ import MODEL
 from recipes.demo.compare import read_run

@@ -33,9 +33,9 @@ from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import examine
 from bridge_data.plugins.doctor.source_draws import draws_of_sources
 from bridge_data.plugins.ledger.ledger import Ledger, sums_of
-from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.planned.planned_sources import costs_of_sources
 from bridge_data.plugins.view.charts import count_draws
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.training_run import OrderTaskEncoder, settings_of_state
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts

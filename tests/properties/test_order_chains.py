@@ -17,9 +17,9 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.oracle.run_order import RunOrder
-from tests.plugins.oracle.parts import Filtering, Packing, Run
+from bridge_data.runs.run_order import RunOrder
 from tests.prepared import write_blend, write_texts
+from tests.runs.oracle.parts import Filtering, Packing, Run
 
 NUM_CHAINS = min(300, int(os.environ.get("BRIDGE_DATA_EXAMPLES", "12")))
 

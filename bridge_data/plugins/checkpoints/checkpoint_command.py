@@ -28,7 +28,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.order.extras import shown_extras
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
-from bridge_data.plugins.checkpoints.state_contents import (
+from bridge_data.runs.state_contents import (
     LaneContents,
     SourceContents,
     lanes_of,

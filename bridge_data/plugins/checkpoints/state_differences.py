@@ -9,7 +9,7 @@ from bridge_data.order import BEGINNING
 from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import SkippedRange
-from bridge_data.plugins.checkpoints.state_contents import num_in_inbox, skips_of
+from bridge_data.runs.state_contents import num_in_inbox, skips_of
 
 _MAX_CHARACTERS = 40
 

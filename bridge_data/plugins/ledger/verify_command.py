@@ -1,16 +1,15 @@
 """`bridge-data checkpoint verify`: whether the checkpoints of a run, its ledger and its data agree on its samples.
 
 Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
-compared with those of the ledger files and with those of the order, which the plug-in `oracle` finds from data and
-settings alone. No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a
-`ledger_path`.
+compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
+No sample is read. A swapped, lost or repeated sample changes a sum. States have sums if the run had a `ledger_path`.
 
 The order can be computed only without packing, groups, filters, generators and reshards.
 """
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from bridge_data.cli.terminal import (
 )
 from bridge_data.configs import DataConfig
 from bridge_data.errors import ConfigError, StateError, counted
-from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
@@ -33,12 +31,10 @@ from bridge_data.plugins.ledger.ledger import sums_of
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.ledger_sums import LedgerSums, packed_references, tallies
 from bridge_data.run_options import SECTION_OF
+from bridge_data.runs.run_sections import RunSection, section_to
 from bridge_data.runs.saved_files import read_states, saved_files
 from bridge_data.runs.training_run import TrainingRun, settings_of_state
 from bridge_data.storage import Location
-
-_SECTION = Feature[Callable[[LaneDataset, LoaderState], Any]]("run_section")
-"""From the data set of a run, and a state of it, to what finds the samples of its micro-batches up to there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,7 +160,7 @@ def _not_computable(state: LoaderState) -> str:
 def _computed(state: LoaderState, dataset: LaneDataset) -> tuple[LedgerSums | None, str]:
     batch_size = {"batch_size": state.fingerprint["batch_size"]}
     try:
-        section = _SECTION.get("comparing checkpoints with data")(dataset, state)
+        section = section_to(dataset, state)
     except StateError:
         section = None
     if section is None or state.differences(state.fingerprint | dataset.order.fingerprint() | batch_size):
@@ -178,7 +174,7 @@ _MANY_MICRO_BATCHES = 1_000
 """Micro-batches of a lane whose sums are made together."""
 
 
-def _sums(section: Any, state: LoaderState) -> LedgerSums:
+def _sums(section: RunSection, state: LoaderState) -> LedgerSums:
     """The sums over the samples that the run handed out from the beginning of the section to `state`."""
     found, skips = LedgerSums(), section.state.skips or ()
     for lane in state.lanes:

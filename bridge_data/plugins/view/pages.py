@@ -4,7 +4,7 @@ Reads a `DataCatalog` and a `ShownRun`. Returns a Starlette application, behind 
 search keys and names from fixed lists; only the command line names files. Batches are made on demand, and are those
 that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a saved state, or a
 batch shown before; the loader makes them, as one rank without workers, in the order of the whole job. The samples of a
-step are those of the plug-in `oracle`.
+step are those of `RunOrder`.
 """
 
 import collections
@@ -23,12 +23,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress
 from bridge_data.plugins.view.charts import (
     EDGES,
@@ -53,8 +51,11 @@ from bridge_data.plugins.view.data_catalog import BrowsedSplit, DataCatalog, Sam
 from bridge_data.plugins.view.gatekeeper import Gatekeeper, number_in, ranged
 from bridge_data.plugins.view.sample_facts import facts_of, text_of
 from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
+from bridge_data.runs.run_sections import skips_of
 from bridge_data.runs.saved_files import RunRecords
+from bridge_data.runs.state_contents import sources_of
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -69,16 +70,6 @@ STATE_EVERY = 16
 """Batches between states that are kept for going back."""
 
 
-_ORDER = Feature[Callable[..., Any]]("run_order")
-"""The order of a run, from its data set, the sizes of its steps, its states and its records."""
-
-_SOURCES = Feature[Callable[[LoaderState], Sequence[Any]]]("state_sources")
-"""How far a state is in each source."""
-
-_SKIPS = Feature[Callable[[LaneDataset, Sequence[LoaderState]], StepSkips | None]]("run_skips")
-"""The steps that a run skips, by its settings and its states."""
-
-
 class BatchSequence:
     """The micro-batches of a job, in any order. Any thread may use it.
 
@@ -90,7 +81,7 @@ class BatchSequence:
     """
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
-        self.dataset = dataset = dataset.changed(skips=_SKIPS.get("showing batches")(dataset, states))
+        self.dataset = dataset = dataset.changed(skips=skips_of(dataset, states))
         self._states: dict[int, dict[str, Any] | None] = {state.num_handed_out: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:
@@ -241,7 +232,7 @@ class Site:
             return self._batches.of((self.run, self.saved.states))
 
     @property
-    def order(self) -> Any:
+    def order(self) -> RunOrder:
         """The order of the run: the samples of each step. Raises as `batches` does."""
         with self._opening:
             return self._order.of((self.run, self.saved.states, self.saved.records))
@@ -300,9 +291,9 @@ def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence
     return BatchSequence(run.dataset, _states(saved))
 
 
-def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> Any:
+def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> RunOrder:
     run, saved, records = key
-    return _ORDER.get("showing steps")(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
+    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
 
 
 MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
@@ -573,7 +564,7 @@ class Pages:
             left_out=saved.left_out,
             ledger_last=_last_recorded(saved),
             states=saved.states,
-            progress=_SOURCES.get("showing progress")(saved.states[-1].state) if saved.states else [],
+            progress=sources_of(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,
             has_steps="Batches" in names,
             last=_last_step(saved),

@@ -27,9 +27,9 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.energon import BatchDataset, FilterDataset, MapDataset, RepeatDataset
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
 from bridge_data.plugins.ledger.ledger import Ledger
-from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.planned.planned import StepAssignment
 from bridge_data.plugins.planned.planned_sources import with_assignment
+from bridge_data.runs.run_order import RunOrder
 from tests.cli.runner import run_command
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket

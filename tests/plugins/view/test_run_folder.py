@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bridge_data.configs import config_files
-from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.plugins.view.shown_run import SavedRunReader, ShownRun
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.training_run import TrainingRun
 from tests.plugins.view.live_run import LiveRun
 

@@ -1,5 +1,5 @@
 from bridge_data.order.state import Generation, LoaderState
-from bridge_data.plugins.checkpoints.state_contents import lanes_of, sources_of
+from bridge_data.runs.state_contents import lanes_of, sources_of
 from tests.loader.checkpoint.states import make_state
 
 

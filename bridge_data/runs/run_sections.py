@@ -30,7 +30,7 @@ from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Source
-from bridge_data.plugins.oracle.occurrences import can_tell, draws_of
+from bridge_data.runs.occurrences import can_tell, draws_of
 from bridge_data.runs.training_run import OrderTaskEncoder
 
 UnitRefs: TypeAlias = list[SampleRef]

@@ -15,9 +15,9 @@ from bridge_data.loader.checkpoint import load_states, save_states
 from bridge_data.order.state import merge_states
 from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import examine
-from bridge_data.plugins.oracle.run_order import RunOrder
 from bridge_data.plugins.view.pages import BatchSequence
 from bridge_data.plugins.view.shown_run import SavedRun, SavedRunReader, ShownRun
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.saved_files import read_states
 from bridge_data.runs.training_run import TrainingRun
 from tests.cli.runner import run_command
@@ -30,12 +30,12 @@ class Plain(DefaultTaskEncoder[Any, Any, Any, Any]):
     """The encoder of the runs here."""
 
 
-PLAIN = "tests.plugins.oracle.test_one_reading.Plain"
+PLAIN = "tests.runs.test_one_reading.Plain"
 
 IN_PYTHON = """
 import bridge_data
 from bridge_data.configs import DataConfig
-from tests.plugins.oracle.test_one_reading import Plain
+from tests.runs.test_one_reading import Plain
 
 def config():
     return DataConfig(path="blend.yaml", task_encoder=Plain(), options={"micro_batch_size": 3, "seed": 5})
@@ -201,6 +201,6 @@ def test_a_run_that_went_back_to_skip_steps_is_read_without_the_states_that_it_l
                 (run / "latest_checkpointed_iteration.txt").write_text(str(step + 1))
     printed = run_command("order", run, "--step", 15, "--json")
     assert printed.exit_code == 0, printed.output
-    assert "iter_0000030: the run went back from it" in printed.stderr
+    assert "iter_0000030: is newer than the checkpoint that" in printed.stderr
     assert [one["key"] for one in json.loads(printed.stdout)["samples"]] == keys[15]
     assert "iter_0000030" in SavedRunReader(run).read().left_out[0]

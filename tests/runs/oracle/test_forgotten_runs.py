@@ -10,11 +10,11 @@ from bridge_data.data.metadata import META_FOLDER
 from bridge_data.data.withheld import FORGOTTEN_JSONL
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.plugins.forget.tombstone_writing import forget_samples
-from bridge_data.plugins.oracle.run_order import RunOrder
+from bridge_data.runs.run_order import RunOrder
 from tests.cli.runner import run_command
 from tests.plugins.ledger.test_ledger_files import run as logged_run
-from tests.plugins.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 from tests.prepared import write_texts
+from tests.runs.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
 
 @pytest.fixture

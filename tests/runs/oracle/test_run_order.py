@@ -8,10 +8,10 @@ import pytest
 from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.order.cursor import SampleKey
-from bridge_data.plugins.oracle.run_order import RunOrder
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.training_run import OrderTaskEncoder
-from tests.plugins.oracle.parts import LEGS, SETTINGS, Run, check, write_two
 from tests.prepared import write_blend, write_texts
+from tests.runs.oracle.parts import LEGS, SETTINGS, Run, check, write_two
 
 
 @pytest.fixture(scope="module")

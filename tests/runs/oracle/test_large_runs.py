@@ -17,7 +17,7 @@ from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
-from bridge_data.plugins.oracle.run_order import RunOrder
+from bridge_data.runs.run_order import RunOrder
 from bridge_data.storage import Location, location
 
 T = TypeVar("T")

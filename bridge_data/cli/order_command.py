@@ -25,7 +25,7 @@ from bridge_data.configs import is_run_folder
 from bridge_data.errors import BridgeDataError, ConfigError, counted
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import MAX_STEPS
-from bridge_data.plugins.oracle.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
+from bridge_data.runs.run_order import RunOrder, RunSample, first_difference, steps_text, write_order
 from bridge_data.runs.saved_files import (
     RECORDS,
     SavedFiles,

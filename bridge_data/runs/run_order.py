@@ -24,8 +24,8 @@ from bridge_data.extensions import needed_package
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.cursor import SampleKey
 from bridge_data.order.state import LoaderState
-from bridge_data.plugins.oracle.run_sections import NEEDS_ENCODER, RunSection, sections_of, skips_of
 from bridge_data.runs.named_samples import find_sample
+from bridge_data.runs.run_sections import NEEDS_ENCODER, RunSection, sections_of, skips_of
 from bridge_data.runs.saved_files import RunRecords
 
 

@@ -15,9 +15,9 @@ from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import Row
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
-from bridge_data.plugins.oracle import occurrences
-from bridge_data.plugins.oracle.occurrences import can_tell, draws_of
-from tests.plugins.oracle.test_large_runs import source_of
+from bridge_data.runs import occurrences
+from bridge_data.runs.occurrences import can_tell, draws_of
+from tests.runs.oracle.test_large_runs import source_of
 
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(sum)
 

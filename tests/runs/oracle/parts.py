@@ -8,7 +8,7 @@ from typing import Any
 from bridge_data import DefaultTaskEncoder, SkipSample, WorkerConfig, get_savable_loader, get_train_dataset, stateless
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.plugins.oracle.run_order import RunOrder
+from bridge_data.runs.run_order import RunOrder
 from tests.prepared import write_blend, write_texts
 
 

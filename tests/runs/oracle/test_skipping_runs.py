@@ -13,8 +13,8 @@ from bridge_data.loader.checkpoint import read_checkpoint, save_states
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plugins.ledger.ledger_files import RunLedger
 from bridge_data.plugins.ledger.verify_command import compare_with_data, compare_with_ledger
-from bridge_data.plugins.oracle.run_order import RunOrder
-from tests.plugins.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
+from bridge_data.runs.run_order import RunOrder
+from tests.runs.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
 SCHEDULE = BatchSchedule(12, 3)
 """Four micro-batches a step."""
