@@ -5,7 +5,8 @@ time goes: `plan --measure`.
     lint            a data set or metadataset, shard by shard
     lint_checks     the kinds of faults, and what finds them
     checked_run     `check --run`: facts, sources and findings
-    run_checks      this machine, the data, the order and the speed, looked at one by one
+    findings        what is found of a run: how severe, what to change
+    run_checks      this machine, the settings, the order and the speed, looked at one by one; `shard_checks`, the data
     planned_run     a run with its machines, and the time of its steps
     source_draws    how often each source is drawn
     mixing          how well the order of a source mixes

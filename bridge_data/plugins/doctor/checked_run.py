@@ -8,8 +8,9 @@ import click
 
 from bridge_data.cli.terminal import echo_report, headed, note_assumed, table
 from bridge_data.errors import counted
+from bridge_data.plugins.doctor.findings import Finding, Level
 from bridge_data.plugins.doctor.planned_run import PlannedRun
-from bridge_data.plugins.doctor.run_checks import Checkup, Finding, Level, examine, needed_batches_per_s
+from bridge_data.plugins.doctor.run_checks import Checkup, examine, needed_batches_per_s
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20

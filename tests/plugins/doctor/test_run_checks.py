@@ -13,18 +13,15 @@ import pytest
 from bridge_data.configs import DataConfig
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
-from bridge_data.plugins.doctor import run_checks
+from bridge_data.plugins.doctor import run_checks, shard_checks
 from bridge_data.plugins.doctor.bench import BenchConfig
+from bridge_data.plugins.doctor.findings import Finding, Level, in_order_of_gain
 from bridge_data.plugins.doctor.planned_run import PlannedRun
 from bridge_data.plugins.doctor.run_checks import (
     HIGH_INFLATION,
-    Finding,
-    Level,
     MachineLimits,
-    ShardsSeen,
     SourceOrder,
     check_codecs,
-    check_data,
     check_environment,
     check_epochs_of,
     check_hooks,
@@ -32,13 +29,13 @@ from bridge_data.plugins.doctor.run_checks import (
     check_ranks,
     check_rate,
     examine,
-    in_order_of_gain,
     needed_batches_per_s,
     orders_of,
     samples_of,
     samples_of_lane,
     samples_per_unit,
 )
+from bridge_data.plugins.doctor.shard_checks import ShardsSeen, check_data
 from bridge_data.plugins.doctor.source_draws import SourceDraws, draws_of_sources
 from bridge_data.storage.copies import CACHE_VARIABLE
 from bridge_data.task import DefaultTaskEncoder
@@ -372,10 +369,10 @@ def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
 def test_of_many_shards_some_are_looked_at_and_small_ones_are_told(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_checks, "MANY_SHARDS", 6)
+    monkeypatch.setattr(shard_checks, "MANY_SHARDS", 6)
     findings, _ = findings_of(shards)
     assert [*findings] == ["small-shards"] and "6 shards of 0.0" in findings["small-shards"].what
-    monkeypatch.setattr(run_checks, "MAX_LOOKED_AT", 3)
+    monkeypatch.setattr(shard_checks, "MAX_LOOKED_AT", 3)
     (shards / "data-0002.tar").unlink()
     findings, seen = findings_of(shards)
     assert seen == ShardsSeen(6, 3)
