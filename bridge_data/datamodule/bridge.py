@@ -542,8 +542,7 @@ class EnergonDatasetBuilder:
             if isinstance(config.task_encoder, TaskEncoder):
                 asked["tokenizer"] = tokenizer
             check_beside(type(config).__name__, encoder, asked, tells=False)
-            if hasattr(getattr(encoder, "config", None), "pad_to_multiple_of"):
-                config.check_lengths(encoder)
+            config.check_lengths(encoder)
         return EnergonMultiModalDataModule(
             config.path,
             tokenizer if encoder is None else None,

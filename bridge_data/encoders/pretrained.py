@@ -1,8 +1,8 @@
 """Opens tokenizers and processors by a folder or a hub id; the only module that calls `from_pretrained`.
 
 Reads a class of transformers, and a folder that `save_pretrained` wrote or an id of the hub. Returns the object. Code
-in the folder (`auto_map`) never runs unless the caller passes `trust_remote_code=True`; nobody is asked. The name of a
-folder is never looked up on the hub, and without a network the error is immediate.
+in the folder (`auto_map`) never runs: who trusts it passes the object. The name of a folder is never looked up on the
+hub, and without a network the error is immediate.
 """
 
 import contextlib

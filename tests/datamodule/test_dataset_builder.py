@@ -114,6 +114,8 @@ def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokeni
     settings = Recording()
     build(make_config(path, task_encoder=settings, pad_to_max_length=True), tokenizer=(own := object()))
     assert settings.asked == (16, True, own)
+    with pytest.raises(ConfigError, match=r"pad_to_multiple_of=8\): DefaultTaskEncoder pads to a multiple of 1"):
+        build(make_config(path, task_encoder=settings, pad_to_multiple_of=8))
 
 
 def test_a_saved_state_is_plain_data_as_bridge_s_reader_demands(path: Path, tmp_path: Path) -> None:
