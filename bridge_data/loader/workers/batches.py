@@ -10,7 +10,9 @@ import contextlib
 import io
 import pickle
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -59,21 +61,35 @@ def pickle_dataset(dataset: LaneDataset) -> tuple[bytes, list[str]]:
     """
     stream = io.BytesIO()
     pickler = _DatasetPickler(stream)
-    script = sys.modules.get("__mp_main__")  # `__main__` in processes that multiprocessing spawns
-    if script is not None:
-        cloudpickle.register_pickle_by_value(script)
     try:
-        pickler.dump(dataset)
+        with _script_by_value():
+            pickler.dump(dataset)
     except Exception as error:
         raise WorkerError(
             f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}. "
             "Create what cannot be pickled (locks, open files, connections) when it is first used, "
             "and keep it out of global variables that your functions read; or use num_workers=0."
         ) from error
-    finally:
-        if script is not None:
-            cloudpickle.unregister_pickle_by_value(script)
     return stream.getvalue(), [*dataset.modules, *pickler.modules]
+
+
+@contextlib.contextmanager
+def _script_by_value() -> Iterator[None]:
+    """Let cloudpickle pickle by value what is in `__mp_main__`: that is `__main__` in processes that multiprocessing
+    spawns. One thread at a time, as that holds for the process."""
+    script = sys.modules.get("__mp_main__")
+    with _REGISTRY:
+        if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
+            yield
+            return
+        cloudpickle.register_pickle_by_value(script)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(script)
+
+
+_REGISTRY = threading.Lock()
 
 
 class BatchPickler:

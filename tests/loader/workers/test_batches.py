@@ -4,8 +4,10 @@ import pickle
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -174,3 +176,40 @@ def test_what_multiprocessing_has_of_the_script_travels_by_value(monkeypatch: py
         data, modules = pickle_dataset(script.Job())
     assert "__mp_main__" not in modules and pickle.loads(data).size() == 3
     assert "colorsys" in modules and pickle.loads(data).hue() > 0
+
+
+def test_loaders_that_are_made_in_several_threads_all_have_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = types.ModuleType("__mp_main__")
+    exec("class Job:\n    modules = ()\n    def __getstate__(self):\n        return self.wait()", vars(script))
+    monkeypatch.setitem(sys.modules, "__mp_main__", script)
+    is_within, other_is_done = threading.Event(), threading.Event()
+
+    def wait() -> dict[str, Any]:
+        is_within.set()
+        other_is_done.wait(0.5)  # in vain, if the other waits for this one
+        return {"late": script.Late}
+
+    exec("class Late:\n    pass", vars(script))
+    first, other = script.Job(), script.Job()
+    first.wait, other.wait = wait, dict
+    with ThreadPoolExecutor(1) as executor:
+        pickled = executor.submit(pickle_dataset, first)
+        assert is_within.wait(10)
+        pickle_dataset(other)
+        other_is_done.set()
+        data, _ = pickled.result()
+    monkeypatch.delitem(sys.modules, "__mp_main__")
+    assert pickle.loads(data).late.__name__ == "Late", "it needs no module"
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_what_the_user_has_registered_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = types.ModuleType("__mp_main__")
+    exec("class Job:\n    modules = ()", vars(script))
+    monkeypatch.setitem(sys.modules, "__mp_main__", script)
+    cloudpickle.register_pickle_by_value(script)
+    try:
+        pickle_dataset(script.Job())
+        assert cloudpickle.list_registry_pickle_by_value() == {"__mp_main__"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(script)
