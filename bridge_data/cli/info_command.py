@@ -27,6 +27,7 @@ from bridge_data.cli.terminal import (
     trust_options,
     where_options,
 )
+from bridge_data.configs import config_files, is_run_folder
 from bridge_data.data import Records
 from bridge_data.data.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.data.key_index import ReadOnlyDatabase
@@ -116,6 +117,7 @@ def info(
     --samples or --key it shows samples: keys, parts, sizes, texts, what kind of images they are, and the fields that
     they become. The exit status is 1 if anything is wrong.
     """
+    _refuse_run(path)
     if samples is not None or key is not None or html is not None:
         if key is not None and samples is not None:
             raise ConfigError("--key shows one sample: give it without --samples")
@@ -153,6 +155,19 @@ def info(
         echo_json(facts)
     if not is_sound:
         context.exit(1)
+
+
+def _refuse_run(path: Location) -> None:
+    """Refuse the folder of a run, by its config."""
+    try:
+        is_run = isinstance(path, Path) and is_run_folder(path) and bool(config_files(path))
+    except ConfigError:  # too many files, or several configs
+        return
+    if is_run:
+        raise ConfigError(
+            f"{path}: this is the folder of a run, no data set: give the data that it reads. The steps of a sample: "
+            f"`{bridge_command('order', path, '--key', 'KEY')}`"
+        )
 
 
 def _folder(

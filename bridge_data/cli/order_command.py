@@ -31,6 +31,7 @@ from bridge_data.runs.saved_files import (
     SavedFiles,
     found_states,
     is_state,
+    ranks_of,
     read_states,
     saved_files,
     without_abandoned,
@@ -77,8 +78,8 @@ def opened(
     encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.is_packing) else None
 
     def order(encoder: Any) -> RunOrder:
-        kept = [one.state for one in saved]
-        return RunOrder(run.dataset(encoder), schedule=run.schedule, states=kept, replay=replay, records=records)
+        states = {"states": [one.state for one in saved], "num_ranks": ranks_of(saved)}
+        return RunOrder(run.dataset(encoder), schedule=run.schedule, **states, replay=replay, records=records)
 
     found = order(encoder)
     if found.needs_encoder and run.names_encoder:
@@ -242,6 +243,8 @@ def _show_times(run: RunOrder, steps: range, key: str | None, source: str, index
     click.echo(_samples_table(found, with_step=True) if found else f"not in {where}")
     if found:
         click.echo(f"{counted(len(found), 'time')} in {where}")
+    if run.is_withheld(key, source=source, index=index):
+        note("the sample is forgotten (`bridge-data forget --list`): no later step has it")
     for some, reason in unknown:
         click.echo(f"not counted: {counted(len(some), 'step')}, {steps_text(some)}: {reason}")
     _note_how(run, assumes_no_skips=run.assumes_no_skips)

@@ -312,38 +312,6 @@ class SavableDataLoader:
         position.pass_over(step.end)
         return step.filling
 
-    # Where a pass begins and ends: an `Iteration` calls these in turn. The lengths are `LaneDataset.passes`.
-
-    def _begin_pass(self) -> bool:
-        """Begin a pass, or go on with one. Returns whether that may be over: it is known only once nothing is left."""
-        self._position.check_skips(self.dataset.skips)
-        if self._position.state.ended:
-            self._rewind()
-        return self._position.may_be_over
-
-    def _take_in_pass(self, *, may_begin_next: bool) -> Any:
-        """The next batch of a pass that repeats the data as often as asked, or, if it has none and so `may_begin_next`,
-        the first of the next pass; or `_NONE_LEFT`."""
-        batch = self._take()
-        if batch is not _NONE_LEFT:
-            return batch
-        is_repeated = self.dataset.passes.is_repeated_after(self._position.state, even=self.even_ends is not None)
-        if not is_repeated and not may_begin_next:
-            return _NONE_LEFT
-        self._rewind(within_pass=is_repeated)
-        return self._take()
-
-    def _ends_with(self, batch: Any) -> bool:
-        """Whether the pass is over after this batch, or without one left."""
-        if batch is _NONE_LEFT:
-            self._position.end_pass()
-            self.dataset.passes.note_end(self._position.state)
-            return True
-        is_over = self._position.is_at_virtual_epoch
-        if is_over and self.dataset.begins_anew:
-            self._position.end_pass()
-        return is_over
-
     def _rewind(self, *, within_pass: bool = False) -> None:
         """Go to the first batch of finite data, `within_pass` as a part of this pass."""
         before = self._position.state
@@ -498,7 +466,9 @@ class Timed(Iterator[T]):
 
 
 class Iteration(Timed[Any]):
-    """One pass: to the end of the virtual epoch, or of all lanes."""
+    """One pass, whose length `LaneDataset.passes` knows: to the end of the virtual epoch, or of all lanes, which finite
+    data that are repeated begin again. It goes on with the pass that the loader is in; if that turns out to have been
+    over, it is the next one."""
 
     def __init__(self, loader: SavableDataLoader) -> None:
         super().__init__(loader.meter)
@@ -507,16 +477,35 @@ class Iteration(Timed[Any]):
     def _next(self) -> Any:
         if self._is_over:
             raise StopIteration
-        self._loader._before_take()
-        may_begin_next = False
-        if not self._has_begun:
-            may_begin_next = self._loader._begin_pass()
-            self._has_begun = True
-        batch = self._loader._take_in_pass(may_begin_next=may_begin_next)
-        self._is_over = self._loader._ends_with(batch)
+        loader = self._loader
+        loader._before_take()
+        may_be_over = not self._has_begun and self._begin()
+        batch = loader._take()
         if batch is _NONE_LEFT:
+            before, is_even = loader._position.state, loader.even_ends is not None
+            is_repeated = loader.dataset.passes.is_repeated_after(before, even=is_even)
+            if is_repeated or may_be_over:
+                loader._rewind(within_pass=is_repeated)
+                batch = loader._take()
+        position = loader._position
+        if batch is _NONE_LEFT:
+            position.end_pass()
+            loader.dataset.passes.note_end(position.state)
+            self._is_over = True
             raise StopIteration
+        self._is_over = position.is_at_virtual_epoch
+        if self._is_over and loader.dataset.begins_anew:
+            position.end_pass()
         return batch
+
+    def _begin(self) -> bool:
+        """Begin a pass, or go on with one. Returns whether that may be over: it is known only once nothing is left."""
+        loader = self._loader
+        loader._position.check_skips(loader.dataset.skips)
+        if loader._position.state.ended:
+            loader._rewind()
+        self._has_begun = True
+        return loader._position.may_be_over
 
 
 class _Now(NamedTuple):

@@ -12,12 +12,14 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from bridge_data.data.blocks import RecordReader
 from bridge_data.data.records import counts_of, names_of
+from bridge_data.data.withheld import withheld
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import needed_package
@@ -92,6 +94,8 @@ class RunOrder:
     `states` are those that the run saved, in any order; each must have all lanes. `schedule` is the global batch size
     of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are always
     run. Micro-batches in `records` are taken from there, without a replay; their packs are not distinguished.
+    `num_ranks` are the data-parallel ranks of the starts that saved states, by the number of micro-batches that were
+    handed out before; later ones are taken by the ranks of `dataset`.
 
     Raises:
         ConfigError: for a data set that is not shuffled.
@@ -106,6 +110,7 @@ class RunOrder:
         states: Sequence[LoaderState] = (),
         replay: bool = False,
         records: RunRecords | None = None,
+        num_ranks: Mapping[int, int] = types.MappingProxyType({}),
     ) -> None:
         if dataset.order.shuffle is None:
             raise ConfigError("RunOrder: expected a data set for training, from get_train_dataset")
@@ -115,6 +120,7 @@ class RunOrder:
         self.schedule = schedule or BatchSchedule(size * self.world_size, size)
         self._names = SampleNames(dataset)
         self._records = records
+        self._num_ranks = sorted(num_ranks.items())
         self._numbers = {name: number for number, name in enumerate(dataset.source_ids)}
         self.skips = skips_of(dataset, states)
         """The steps that the run skips."""
@@ -125,6 +131,16 @@ class RunOrder:
     def num_lanes(self) -> int:
         """The current number of lanes of the job."""
         return self._sections[-1].num_lanes
+
+    def num_ranks(self, num_handed_out: int) -> int:
+        """The data-parallel ranks of the job when it took the micro-batch after so many."""
+        later = self._num_ranks[bisect.bisect_right(self._num_ranks, (num_handed_out, sys.maxsize)) :]
+        return later[0][1] if later else self.world_size
+
+    def is_withheld(self, key: str | None = None, *, source: str | int = "", index: int | None = None) -> bool:
+        """Whether the sample, named as for `when`, is forgotten: from then on it is in no step."""
+        number, at = self._names.find(key, source, index)
+        return at in withheld(self.dataset.plan.sources[number].records)
 
     def micro_batches(self, step: int) -> range:
         """The micro-batches of the job in a step, as they are handed out."""
@@ -147,12 +163,13 @@ class RunOrder:
             ConfigError: if the states begin after the step.
             FatalSampleError: from hooks that are run again.
         """
-        if rank is not None and not 0 <= rank < self.world_size:
-            raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
         numbers = self.micro_batches(step)
+        size = self.num_ranks(numbers.start)
+        if rank is not None and not 0 <= rank < size:
+            raise ConfigError(f"rank={rank}: the run has {size} data-parallel ranks")
         before = self.num_replayed
         indices = map(self._index, numbers)
-        mine = [index for index in indices if rank is None or index % self.world_size == rank]
+        mine = [index for index in indices if rank is None or index % size == rank]
         samples = [sample for index in mine for sample in self._samples(step, index)]
         assumes = any(self._section(n).assumes_no_skips for n in mine if self._recorded(n) is None)
         return RunStep(
@@ -292,7 +309,7 @@ class RunOrder:
 
     def _samples(self, step: int, index: int) -> Iterator[RunSample]:
         section, number = self._section(index), self._num_handed_out(index)
-        lane, rank = index % section.num_lanes, index % self.world_size
+        lane, rank = index % section.num_lanes, index % self.num_ranks(number)
         made = functools.partial(RunSample, step=step, micro_batch=number, lane=lane, rank=rank, names=self._names)
         recorded = self._recorded(index)
         if recorded is not None:

@@ -121,6 +121,11 @@ def found_states(paths: Iterable[Path], left_out: list[str]) -> list[Checkpoint]
     return [one for one in read if not isinstance(one, str)]
 
 
+def ranks_of(saved: Iterable[Checkpoint]) -> dict[int, int]:
+    """The data-parallel ranks of the starts that saved states, by how many micro-batches were handed out before."""
+    return {one.state.num_handed_out: one.world_size for one in saved if one.world_size is not None}
+
+
 def is_state(path: Path) -> bool:
     """Whether `path` is a saved state: a file, or a folder of a checkpoint."""
     return path.suffix in (".pt", _CHECKPOINT) or any(path.glob(f"{_STATE}*"))

@@ -216,3 +216,10 @@ def test_other_files_for_split_and_samples(run: Run, tars: Path) -> None:
     output = shown(run, tars, "--split-config", "parts.json", "--dataset-config", "samples.yaml")
     assert ["train", "4", "8"] in [row[:3] for row in rows(output)]
     assert "CaptioningSample(image ← png, caption ← txt)" in output
+
+
+def test_the_folder_of_a_run_is_no_data_set(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run/version_0").mkdir(parents=True)
+    (tmp_path / "run/version_0/config.yaml").write_text(f"data:\n  init_args:\n    path: {tmp_path}\n")
+    for more in ((), ("--key", "3")):
+        assert "this is the folder of a run" in shown(run, tmp_path / "run", *more, exit_code=1)

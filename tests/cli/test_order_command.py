@@ -90,6 +90,14 @@ def test_a_key_is_listed_with_its_steps(run: Run, blend: Path) -> None:
     assert "assumed: steps 0 to 64, an epoch" in epoch.stderr
 
 
+def test_a_forgotten_sample_is_in_no_later_step_and_that_is_said(run: Run, blend: Path, tmp_path: Path) -> None:
+    key = "data-0001.tar/000070"
+    (tmp_path / "keys.txt").write_text(f"{key}\n")
+    assert run("forget", tmp_path / "a", "--keys", tmp_path / "keys.txt", "--reason", "asked for").exit_code == 0
+    asked = run("order", blend, *OPTIONS, "--key", key, "--steps", "0..299")
+    assert asked.stdout.startswith("not in steps 0 to 299") and "the sample is forgotten" in asked.stderr, asked.output
+
+
 def test_a_ledger_says_what_a_run_was_given(run: Run, blend: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "run/ledger"
     keys = keys_of(blend, 12, ledger, seed=77)  # not the seed of the command line

@@ -260,6 +260,8 @@ def _layout(
     folder = media_root or (source if source.is_dir() else source.parent)
     if not folder.is_dir():
         raise ConfigError(f"--media-root {folder}: no such folder")
+    if media_root is not None and all(column.kind in ("text", "number") and not column.is_list for column in columns):
+        note(f"--media-root {folder}: no column names a file there; names of media have an ending, such as 0001.jpg")
     if key is not None and key not in {column.name for column in columns}:
         raise ConfigError(f"--key {key}: there is no such column, but {', '.join(column.name for column in columns)}")
     as_lists = {

@@ -54,7 +54,7 @@ from bridge_data.plugins.view.shown_run import SavedRun, ShownRun
 from bridge_data.runs.run_order import RunOrder
 from bridge_data.runs.run_plan import Planner, RunLength, RunPlan
 from bridge_data.runs.run_sections import skips_of
-from bridge_data.runs.saved_files import RunRecords
+from bridge_data.runs.saved_files import RunRecords, ranks_of
 from bridge_data.runs.state_contents import sources_of
 
 Key = TypeVar("Key")
@@ -293,7 +293,8 @@ def _batch_sequence(key: tuple[ShownRun, Sequence[Checkpoint]]) -> BatchSequence
 
 def _run_order(key: tuple[ShownRun, Sequence[Checkpoint], RunRecords | None]) -> RunOrder:
     run, saved, records = key
-    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=records)
+    states, ranks = _states(saved), ranks_of(saved)
+    return RunOrder(run.dataset, schedule=run.schedule, states=states, records=records, num_ranks=ranks)
 
 
 MAX_PLANNED, MAX_RANKS = 1 << 16, 4096

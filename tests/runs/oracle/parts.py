@@ -41,11 +41,14 @@ class Packing(Filtering):
 
 @dataclasses.dataclass
 class Run:
-    """A run in legs: `keys` by number of the micro-batch, and the states that it saved."""
+    """A run in legs: `keys` and `ranks` by number of the micro-batch, the states that it saved, and `num_ranks` of the
+    leg that saved each, by the micro-batches before it."""
 
     settings: dict[str, Any]
     keys: dict[int, list[str]] = dataclasses.field(default_factory=dict)
     states: list[LoaderState] = dataclasses.field(default_factory=list)
+    ranks: dict[int, int] = dataclasses.field(default_factory=dict)
+    num_ranks: dict[int, int] = dataclasses.field(default_factory=dict)
     path: Path | None = None
 
     def dataset(self, world_size: int, rank: int = 0, num_lanes: int = 0) -> LaneDataset:
@@ -77,8 +80,10 @@ class Run:
                 if step < num_steps:
                     number = first + step * world_size + (rank - first) % world_size
                     self.keys[number] = [key for keys in batch.__key__ for key in keys.split("|")]
+                    self.ranks[number] = rank
         if not lost:
             self.states.append(saved(loaders))
+        self.num_ranks[self.states[-1].num_handed_out] = world_size
 
 
 def saved(loaders: Sequence[Any]) -> LoaderState:

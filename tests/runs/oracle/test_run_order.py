@@ -30,9 +30,13 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
     run.leg(blends[0], 3, 20)  # 3 ranks do not share 4 lanes equally: the rest is resharded
     run.leg(blends[1], 3, 25)
     run.leg(blends[1], 1, 30)
-    order = RunOrder(run.dataset(1), states=run.states)
+    order = RunOrder(run.dataset(1), states=run.states, num_ranks=run.num_ranks)
     check(run, order, sorted(run.keys)[::-1])
     assert len(run.keys) == 2 * 40 + 3 * 45 + 30
+    for number, rank in run.ranks.items():  # the ranks of the start that took it, not those of the newest one
+        assert {one.rank for one in order.micro_batch(number)} == {rank}
+    with pytest.raises(ConfigError, match="rank=2: the run has 2 data-parallel ranks"):
+        order.at(0, rank=2)
     if kind == "plain":
         assert order.num_replayed == 0 and not order.at(200).assumes_no_skips
         samples = [one for number in sorted(run.keys) for one in order.micro_batch(number)]
