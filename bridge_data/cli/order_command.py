@@ -78,8 +78,14 @@ def opened(
     encoder = run.data.build_task_encoder() if run.names_encoder and (replay or run.is_packing) else None
 
     def order(encoder: Any) -> RunOrder:
-        states = {"states": [one.state for one in saved], "num_ranks": ranks_of(saved)}
-        return RunOrder(run.dataset(encoder), schedule=run.schedule, **states, replay=replay, records=records)
+        return RunOrder(
+            run.dataset(encoder),
+            schedule=run.schedule,
+            states=[one.state for one in saved],
+            replay=replay,
+            records=records,
+            num_ranks=ranks_of(saved),
+        )
 
     found = order(encoder)
     if found.needs_encoder and run.names_encoder:

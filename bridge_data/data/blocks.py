@@ -182,7 +182,7 @@ class RecordReader(abc.ABC):
         return None
 
 
-class Cut(Protocol):
+class BlockRule(Protocol):
     """How the samples of a source are cut into blocks. No block crosses a shard."""
 
     def block(self, index: int, first: int, count: int) -> range:
@@ -190,7 +190,7 @@ class Cut(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ChunkCut:
+class ChunkBlocks:
     """Each shard is cut into chunks of at most `chunk_size` samples, and these into blocks of at most `block_size`,
     as equal as possible, as the order of a source cuts them (`order.row`, by the same arithmetic)."""
 
@@ -208,7 +208,7 @@ class ChunkCut:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunCut:
+class RunBlocks:
     """Runs of `size` samples of concatenated sources, where sample 0 of this source has number `offset`."""
 
     size: int
@@ -267,18 +267,18 @@ def _is_open(known: weakref.ref[BlockCache], indices: range) -> bool:
 
 
 class BlockCache:
-    """Reads the `parts` of samples in `shards` (see `Records.shards`), which are cut by `cut`, through a `reader` of
+    """Reads the `parts` of samples in `shards` (see `Records.shards`), in blocks by `rule`, through a `reader` of
     them. Numbers are those of the reader: of a selection, its own. The samples are those that `reader.read` returns."""
 
     def __init__(
         self,
         shards: Iterable[tuple[str, int]],
         reader: RecordReader,
-        cut: Cut,
+        rule: BlockRule,
         parts: Container[str] | None,
         budget: BlockBudget,
     ) -> None:
-        self._reader, self._cut, self._parts, self._budget = reader, cut, parts, budget
+        self._reader, self._rule, self._parts, self._budget = reader, rule, parts, budget
         self._starts = array.array("q", itertools.accumulate(map(operator.itemgetter(1), shards), initial=0))
         self._sample_class, self._path = reader.sample_class, reader.dataset_path
         self.held: dict[int, Block] = {}
@@ -327,7 +327,7 @@ class BlockCache:
             raise IndexError(f"{self._path}: sample {index} of {starts[-1]}")
         shard = bisect.bisect_right(starts, index)
         first = starts[shard - 1]
-        return self._cut.block(index, first, starts[shard] - first)
+        return self._rule.block(index, first, starts[shard] - first)
 
     def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range that is read for the first sample of `block`; None if its samples are read singly, or that is

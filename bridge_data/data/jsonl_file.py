@@ -275,13 +275,13 @@ class JsonlReader(RecordReader):
         if not found:
             return None
         ((_, start, num_bytes),) = found
-        samples = self._cut_out(block, start, storage.read(self.dataset_path, start, num_bytes))
+        samples = self._samples_in(block, start, storage.read(self.dataset_path, start, num_bytes))
         return Block(self._lines.root.name, block, *samples, num_bytes)
 
     def part_names(self, shard: int) -> Collection[str]:
         return (PART,)
 
-    def _cut_out(self, block: range, start: int, data: bytes) -> Samples:
+    def _samples_in(self, block: range, start: int, data: bytes) -> Samples:
         samples = Samples([None] * len(block), [None] * len(block), PART)
         for number, index in enumerate(block):
             first, end = self._bounds(index)

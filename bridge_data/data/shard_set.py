@@ -269,7 +269,7 @@ class ShardTable(Protocol):
         """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
         one by one."""
 
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+    def samples_in(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         """The samples at some positions, out of `data`, the bytes of the tar from `start` on; those that cannot be
         extracted have no key."""
 
@@ -373,18 +373,18 @@ class TarShard:
                 return start, 0
         return start, end - start
 
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+    def samples_in(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         """Consecutive samples, as `read` returns them, extracted from `data`, which begins at byte `start`. Those that
         are not what the index has are left out: they are read singly, which reports the error."""
         end = start + len(data)
         if self._compares and not self._holds(MemoryTar(data, start), start, end, positions[0], positions[-1]):
             return Samples([None] * len(positions), [None] * len(positions))
-        samples = self._cut_out(positions, wanted, start, data)
+        samples = self._samples_in(positions, wanted, start, data)
         if self._verifies:
             self._drop_damaged(positions, samples)
         return samples
 
-    def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+    def _samples_in(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         end = start + len(data)
         names = self._segment.names
         columns = self._segment.columns(positions[0], positions[-1]) if len(names) == 1 else None
@@ -528,7 +528,7 @@ class ShardReader(RecordReader):
             positions: Sequence[int] = range(first, last + 1)
             if len(positions) > len(block):  # some are excluded
                 positions = [shards.locate(index)[1] for index in block]
-            samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
+            samples = table.samples_in(positions, parts, start, table.content(start, num_bytes))
             return Block(shards.names[shard], block, *samples, num_bytes)
 
         return self._using(block[0], shard, first, read)

@@ -27,7 +27,7 @@ from typing import Any
 
 from bridge_data import storage
 from bridge_data.data import ByteRange, RawSample, RecordReader
-from bridge_data.data.blocks import BlockBudget, BlockCache, Cut
+from bridge_data.data.blocks import BlockBudget, BlockCache, BlockRule
 from bridge_data.decode.image import IMAGE_WARNINGS, log_image_warnings
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, is_plain, raise_undecodable
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
@@ -96,11 +96,11 @@ class SourceReader(abc.ABC):
         """The byte ranges that `read(index)` will read."""
         return self._reader.byte_ranges(range(index, index + 1), self._source.parts)
 
-    def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
-        """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
+    def read_in_blocks(self, rule: BlockRule | None, budget: BlockBudget) -> None:
+        """From now on, read whole blocks of neighbouring samples, as `rule` says, within `budget`; None: one by one."""
         self._blocks = None
-        if cut is not None and self._reader.has_blocks:
-            self._blocks = BlockCache(self._source.records.shards, self._reader, cut, self._source.parts, budget)
+        if rule is not None and self._reader.has_blocks:
+            self._blocks = BlockCache(self._source.records.shards, self._reader, rule, self._source.parts, budget)
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""

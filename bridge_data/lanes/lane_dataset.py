@@ -23,7 +23,7 @@ from typing import Any, TypedDict, Unpack
 
 from bridge_data import storage
 from bridge_data.data import RawSample
-from bridge_data.data.blocks import BlockBudget, Cut
+from bridge_data.data.blocks import BlockBudget, BlockRule
 from bridge_data.decode import open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
@@ -509,7 +509,7 @@ class OpenSources:
         self.numbering, self.sample_ids = Numbering(order.source_keys, order.sizes), order.sample_ids
         self._is_packing = dataset.is_packing
         self._hooks: EncoderHooks | None = None
-        self._cut_for: Generation | None = None
+        self._blocks_of: Generation | None = None
 
     def hooks(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> EncoderHooks:
         """The hooks of the encoder, to which some may have been set since.
@@ -524,17 +524,19 @@ class OpenSources:
 
     def read_in_blocks(self, dataset: LaneDataset, state: LoaderState) -> None:
         """Ensure that the readers read by blocks of the current generation of `state`."""
-        if self._cut_for == state.generations[-1]:
+        if self._blocks_of == state.generations[-1]:
             return
-        self._cut_for = generation = state.generations[-1]
-        cuts: list[Cut | None]
+        self._blocks_of = generation = state.generations[-1]
+        rules: list[BlockRule | None]
         if not dataset.pack_sources.keeps_order:
-            cuts = [None] * len(self.readers)
+            rules = [None] * len(self.readers)
         elif dataset.order.shuffle is None:
-            cuts = plan_runs(dataset.plan, dataset.batching.batch_size or 1)
+            rules = plan_runs(dataset.plan, dataset.batching.batch_size or 1)
         else:
             of_process = dataset.num_lanes_of_process(generation.num_lanes)
             max_open_bytes = dataset.worker_config.max_open_bytes
-            cuts = plan_blocks(dataset.plan, generation.geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
-        for reader, cut in zip(self.readers, cuts, strict=True):
-            reader.read_in_blocks(cut, self.budget)
+            rules = plan_blocks(
+                dataset.plan, generation.geometries, num_lanes=of_process, max_open_bytes=max_open_bytes
+            )
+        for reader, rule in zip(self.readers, rules, strict=True):
+            reader.read_in_blocks(rule, self.budget)

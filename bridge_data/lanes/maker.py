@@ -296,10 +296,10 @@ def _stages(hooks: Hooks, fit: FitToPack | None) -> list[_Stage]:
     stages = [(name, hooks.functions[name]) for name in names if name in hooks.does]
     selection = hooks.functions["select_samples_to_pack"]
     if isinstance(selection, Packing):
-        if fit is FitToPack.SKIP_OR_CUT:
+        if fit is FitToPack.SKIP_OR_TRUNCATE:
             stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.admitted)))
-        elif fit is FitToPack.CUT_ONLY and selection.truncate is not None:
-            stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.cut)))
+        elif fit is FitToPack.TRUNCATE_ONLY and selection.truncate is not None:
+            stages.append(("select_samples_to_pack", functools.partial(_fitted, selection.truncated)))
     return stages
 
 

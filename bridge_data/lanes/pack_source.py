@@ -60,7 +60,7 @@ class PackSources:
 
     keeps_order: ClassVar[bool] = True
     """Whether the samples of a lane are read in the order of its cursor, so that neighbours may be read together."""
-    fit: ClassVar[FitToPack] = FitToPack.SKIP_OR_CUT
+    fit: ClassVar[FitToPack] = FitToPack.SKIP_OR_TRUNCATE
     """What a `Packing` of the encoder does to each sample before it is packed."""
     makes_batches: bool = False
     """Whether a pack is a micro-batch as it is."""

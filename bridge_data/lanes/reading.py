@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bridge_data import storage
 from bridge_data.data import Records
-from bridge_data.data.blocks import OVERHEAD_BYTES, ChunkCut, Cut, RunCut
+from bridge_data.data.blocks import OVERHEAD_BYTES, BlockRule, ChunkBlocks, RunBlocks
 from bridge_data.data.records import READ_BYTES
 from bridge_data.data.tar_files import any_gzip
 from bridge_data.decode import SourceReader
@@ -47,11 +47,13 @@ READ_AHEAD = Feature[Callable[[Sequence[SourceReader], int, Sequence[Callable[[S
 for which one of the functions is true are not read, as far as is known."""
 
 
-def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, max_open_bytes: int) -> list[Cut | None]:
+def plan_blocks(
+    plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, max_open_bytes: int
+) -> list[BlockRule | None]:
     """How each source of a training order is cut; `geometries` say how it is assigned. A process runs `num_lanes`, and
     may hold `max_open_bytes` of partly read blocks."""
     weights = plan.weights or [1.0] * len(plan.sources)
-    cuts: list[Cut | None] = [None] * len(plan.sources)
+    rules: list[BlockRule | None] = [None] * len(plan.sources)
     wanted: list[tuple[float, float, int]] = []
     for number, (source, geometry) in enumerate(zip(plan.sources, geometries, strict=True)):
         if source.composition is None:
@@ -64,17 +66,17 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, m
             num_open = _num_open(geometry, block_size, source.num_samples)
             num_bytes = num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
             if block_size > 1:
-                cuts[number] = ChunkCut(geometry.chunk_size, block_size)
+                rules[number] = ChunkBlocks(geometry.chunk_size, block_size)
                 wanted.append((-weights[number] / num_bytes, num_bytes, number))
     left = float(max_open_bytes)
     for _, num_bytes, number in sorted(wanted):
         if num_bytes <= left:
             left -= num_bytes
         else:
-            cuts[number] = None
+            rules[number] = None
             if plan.sources[number].records.read_bytes != READ_BYTES:
                 _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, max_open_bytes)
-    return cuts
+    return rules
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,15 +89,15 @@ def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int
     )
 
 
-def plan_runs(plan: Plan, run_size: int) -> list[Cut | None]:
+def plan_runs(plan: Plan, run_size: int) -> list[BlockRule | None]:
     """How the sources of a validation order are cut: a block is a run of `run_size` samples, which one lane takes."""
-    cuts: list[Cut | None] = []
+    rules: list[BlockRule | None] = []
     offset = 0
     for source in plan.sources:
-        is_cut = run_size > 1 and source.composition is None and _gains(source.records, _sample_bytes(source.records))
-        cuts.append(RunCut(run_size, offset) if is_cut else None)
+        is_run = run_size > 1 and source.composition is None and _gains(source.records, _sample_bytes(source.records))
+        rules.append(RunBlocks(run_size, offset) if is_run else None)
         offset += source.num_samples
-    return cuts
+    return rules
 
 
 def _gains(records: Records, sample_bytes: float) -> bool:

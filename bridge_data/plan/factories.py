@@ -194,4 +194,4 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
 
     def _cut(self, source: Source) -> Source:
         """`source` with the range and the epochs of this factory."""
-        return source.cut(self.subset, self.shuffle_over_epochs)
+        return source.narrowed(self.subset, self.shuffle_over_epochs)

@@ -96,7 +96,7 @@ def _open(declared: Declared, opening: Opening) -> Tree:
     if isinstance(declared, DeclaredBlend):
         return _open_blend(declared, opening)
     members = [open_reference(member, opening) for member in declared.members]
-    return cut(declared.open(opening, members), declared)
+    return narrowed(declared.open(opening, members), declared)
 
 
 def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
@@ -144,17 +144,17 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
                 "aux",
             )
         source = dataclasses.replace(source, aux=checked_aux(reference.aux, reference.entries["aux"]))
-    return cut(source, reference)
+    return narrowed(source, reference)
 
 
-def cut(source: Source, declared: Reference | DeclaredNode) -> Source:
+def narrowed(source: Source, declared: Reference | DeclaredNode) -> Source:
     """`source` with the chosen samples, the range of these, and the epochs of its scope."""
     if declared.scope.where:
         source = WHERE.get(needed_by="where:").choose(source, declared.scope.where)
     source.withheld  # noqa: B018  errors come now, and in stores several lists are read at once
     subset = declared.scope.subset
     try:
-        found = source.cut(subset, declared.scope.epochs_per_shuffle)
+        found = source.narrowed(subset, declared.scope.epochs_per_shuffle)
     except ConfigError as error:
         raise declared.error(f"{error} [{source.name}]", "subset") from None
     if source.num_samples and not found.num_samples:

@@ -175,7 +175,7 @@ class Source:
         """What tells data with one fingerprint apart, as far as it is known: `more` of `records.Contents`."""
         return contents_of(self.records).more
 
-    def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
+    def narrowed(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
         if subset is None and epochs_per_shuffle == self.epochs_per_shuffle:
             return self  # with all that was found of it

@@ -207,10 +207,10 @@ def _check(lengths: Sequence[int], capacity: int) -> None:
 class FitToPack(enum.Enum):
     """What a `Packing` does to each sample before it is packed."""
 
-    SKIP_OR_CUT = "admitted"
+    SKIP_OR_TRUNCATE = "admitted"
     """`Packing.admitted`, for packs that are chosen from a buffer."""
-    CUT_ONLY = "cut"
-    """`Packing.cut`, for packs in which no sample is that was too long when it was measured."""
+    TRUNCATE_ONLY = "truncated"
+    """`Packing.truncated`, for packs in which no sample is that was too long when it was measured."""
 
 
 Overlong: TypeAlias = Literal["drop", "truncate", "alone"]
@@ -290,9 +290,9 @@ class Packing:
                 raise SkipSample(f"it has {cost} {name}, a pack holds {most}")
         if length > self.capacity and self.overlong == "drop":
             raise SkipSample(f"its length is {length}, a pack holds {self.capacity}")
-        return self.cut(sample)
+        return self.truncated(sample)
 
-    def cut(self, sample: Any) -> tuple[Any, bool]:
+    def truncated(self, sample: Any) -> tuple[Any, bool]:
         """The sample, truncated if it is too long and the policy says so; and whether it was.
 
         Raises:

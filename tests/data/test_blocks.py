@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.data import RecordReader, Records, Subset, open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
+from bridge_data.data.blocks import BlockBudget, BlockCache, BlockRule, ChunkBlocks, RunBlocks
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import counts_of
 from bridge_data.order.row import ChunkTable
@@ -35,21 +35,21 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 def in_blocks(
-    records: Records, reader: RecordReader, cut: Cut, max_bytes: int = PLENTY
+    records: Records, reader: RecordReader, rule: BlockRule, max_bytes: int = PLENTY
 ) -> tuple[BlockCache, BlockBudget]:
     """All parts, read in blocks."""
     budget = BlockBudget(max_bytes)
-    return BlockCache(records.shards, reader, cut, None, budget), budget
+    return BlockCache(records.shards, reader, rule, None, budget), budget
 
 
-def window(counts: Sequence[int], cut: Cut, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
+def window(counts: Sequence[int], rule: BlockRule, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
     """The samples of stretches of `counts`, in permuted windows of `num_blocks` whole blocks each."""
     rng = random.Random(seed)
     blocks, first = [], 0
     for count in counts:
         index = first
         while index < first + count:
-            blocks.append(cut.block(index, first, count))
+            blocks.append(rule.block(index, first, count))
             index = blocks[-1].stop
         first += count
     rng.shuffle(blocks)
@@ -65,7 +65,7 @@ sizes = st.integers(1, 25)
 
 @given(counts, sizes, sizes)
 def test_blocks_are_pieces_of_the_chunks_that_are_assigned(counts: list[int], chunk_size: int, block_size: int) -> None:
-    cut, table = ChunkCut(chunk_size, block_size), ChunkTable(counts, chunk_size)
+    rule, table = ChunkBlocks(chunk_size, block_size), ChunkTable(counts, chunk_size)
     stretches = list(zip(itertools.accumulate([0, *counts[:-1]]), counts, strict=True))
     for begin, length in zip(*map(np.ndarray.tolist, table.spans(np.arange(table.num_chunks))), strict=True):
         ((first, count),) = ((first, count) for first, count in stretches if first <= begin < first + count)
@@ -74,17 +74,17 @@ def test_blocks_are_pieces_of_the_chunks_that_are_assigned(counts: list[int], ch
             range(begin + number * length // num_blocks, begin + (number + 1) * length // num_blocks)
             for number in range(num_blocks)
         ]
-        assert [cut.block(index, first, count) for block in blocks for index in block] == [
+        assert [rule.block(index, first, count) for block in blocks for index in block] == [
             block for block in blocks for _ in block
         ]
 
 
 @given(counts, st.integers(1, 25), st.integers(0, 40))
 def test_runs_are_those_of_the_whole_row_of_sources(counts: list[int], size: int, offset: int) -> None:
-    cut, first = RunCut(size, offset), 0
+    rule, first = RunBlocks(size, offset), 0
     for count in counts:
         for index in range(first, first + count):
-            block = cut.block(index, first, count)
+            block = rule.block(index, first, count)
             run = (index + offset) // size
             assert list(block) == [i for i in range(first, first + count) if (i + offset) // size == run]
         first += count
@@ -153,14 +153,14 @@ KINDS = [
 
 
 @pytest.mark.parametrize("records_in", KINDS)
-@pytest.mark.parametrize("cut", [ChunkCut(20, 6), ChunkCut(50, 50), ChunkCut(7, 1), RunCut(8, 3)], ids=str)
+@pytest.mark.parametrize("rule", [ChunkBlocks(20, 6), ChunkBlocks(50, 50), ChunkBlocks(7, 1), RunBlocks(8, 3)], ids=str)
 def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
-    tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records], cut: Cut
+    tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records], rule: BlockRule
 ) -> None:
     records = records_in(tmp_path / "data")
     alone, below = records.reader(), records.reader()
-    reader, budget = in_blocks(records, below, cut)
-    for samples in window(counts_of(records), cut, 16):
+    reader, budget = in_blocks(records, below, rule)
+    for samples in window(counts_of(records), rule, 16):
         for index in samples:  # opens every shard
             alone.read(index), below.byte_ranges(range(index, index + 1))
         reads.clear()
@@ -179,18 +179,18 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
 def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
     tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records]
 ) -> None:
-    records, cut = records_in(tmp_path / "data"), ChunkCut(50, 10)
+    records, rule = records_in(tmp_path / "data"), ChunkBlocks(50, 10)
     alone, below = records.reader(), records.reader()
-    (samples,) = window(counts_of(records), cut, 1000)
+    (samples,) = window(counts_of(records), rule, 1000)
     for index in samples:
         alone.read(index), below.read(index)
-    reader, free = in_blocks(records, below, cut)
+    reader, free = in_blocks(records, below, rule)
     most = 0
     for index in samples:
         reader.read(index)
         most = max(most, free.num_bytes)
     for max_bytes in (2 * most, most // 3, most // 20):
-        reader, budget = in_blocks(records, below, cut, max_bytes)
+        reader, budget = in_blocks(records, below, rule, max_bytes)
         reads.clear()
         taken = []
         for index in samples:
@@ -212,7 +212,7 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
     alone, below = records.reader(), records.reader()
     expected = [alone.read(index) for index in range(20)]
     below.read(0)
-    reader, budget = in_blocks(records, below, ChunkCut(20, 5))
+    reader, budget = in_blocks(records, below, ChunkBlocks(20, 5))
     reads.clear()
     assert reader.read(7) == expected[7]
     for left, index in ((4, 9), (3, 5), (2, 8), (1, 6)):
@@ -225,7 +225,7 @@ def test_what_was_released_before_its_block_is_read_is_not_held(tmp_path: Path, 
     """Also if that was in another epoch, and is wanted now."""
     write_texts(tmp_path, 10)
     records = open_shards(tmp_path, "train")
-    cache, budget = in_blocks(records, records.reader(), ChunkCut(10, 10))
+    cache, budget = in_blocks(records, records.reader(), ChunkBlocks(10, 10))
     for index in (7, 8, 9):
         cache.release(index)
     for index in range(7):
@@ -240,7 +240,7 @@ def test_what_was_released_before_its_block_is_read_is_not_held(tmp_path: Path, 
 
 def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
     records = with_our_index(tmp_path / "data")
-    reader, budget = in_blocks(records, records.reader(), ChunkCut(50, 10))
+    reader, budget = in_blocks(records, records.reader(), ChunkBlocks(50, 10))
     reader.read(3)
     assert budget.num_bytes > 9 * 2048
     gc.disable()
@@ -259,7 +259,7 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     records = open_shards(write_dataset(tmp_path / "data", samples), "train")
     below = records.reader()
     below.read(0)
-    reader = BlockCache(records.shards, below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
+    reader = BlockCache(records.shards, below, ChunkBlocks(12, 6), ("txt",), BlockBudget(PLENTY))
     reads.clear()
     for index in random.Random(1).sample(range(12), 12):
         assert reader.read(index).parts == {"txt": f"caption {index}".encode()}
@@ -269,11 +269,11 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
 
 
 def test_threads_get_the_samples_too(tmp_path: Path) -> None:
-    records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
-    reader, budget = in_blocks(records, records.reader(), cut, 100_000)
+    records, rule = with_our_index(tmp_path / "data"), ChunkBlocks(50, 10)
+    reader, budget = in_blocks(records, records.reader(), rule, 100_000)
 
     def wrong(seed: int) -> list[int]:
-        numbers = itertools.chain.from_iterable(window(counts_of(records), cut, 20, seed))
+        numbers = itertools.chain.from_iterable(window(counts_of(records), rule, 20, seed))
         return [n for n in numbers if reader.read(n).parts["txt"] != f"text {n}".encode()]
 
     with ThreadPoolExecutor(4) as threads:
@@ -303,5 +303,5 @@ def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tm
     records = open_shards(tmp_path, "train")
     expected = [records.reader().read(index) for index in range(20)]
     assert expected[5].parts[name] == expected[0].parts[name]
-    reader, _ = in_blocks(records, records.reader(), ChunkCut(20, 4))
+    reader, _ = in_blocks(records, records.reader(), ChunkBlocks(20, 4))
     assert [reader.read(index) for index in range(20)] == expected

@@ -20,7 +20,7 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.data import RecordReader, ShardSet, open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkBlocks
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.data.records import verified
 from bridge_data.errors import BridgeDataError
@@ -88,7 +88,7 @@ def read_samples(shards: ShardSet, draw: random.Random) -> list[Sample | None]:
     """Every sample, singly or in blocks; None for one that is refused."""
     reader: RecordReader | BlockCache = shards.reader()
     if draw.random() < 0.5:
-        reader = BlockCache(shards.shards, shards.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
+        reader = BlockCache(shards.shards, shards.reader(), ChunkBlocks(8, 4), None, BlockBudget(1 << 20))
     found: list[Sample | None] = [None] * shards.num_samples
     for index in draw.sample(range(shards.num_samples), shards.num_samples):
         try:
@@ -230,7 +230,7 @@ def read_lines(path: Path, draw: random.Random) -> list[bytes | None]:
         return found
     reader: RecordReader | BlockCache = records.reader()
     if draw.random() < 0.5:
-        reader = BlockCache(records.shards, records.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
+        reader = BlockCache(records.shards, records.reader(), ChunkBlocks(8, 4), None, BlockBudget(1 << 20))
     for index in draw.sample(range(len(LINES)), len(LINES)):
         with contextlib.suppress(BridgeDataError):
             found[index] = reader.read(index).parts["json"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.data import ShardReader, Subset, open_shards, shard_set
-from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkBlocks
 from bridge_data.data.prepared import first_samples
 from bridge_data.data.records import verified
 from bridge_data.data.sample_offsets import encode_offsets, read_offsets
@@ -164,9 +164,9 @@ def test_a_damaged_header_costs_no_other_sample(
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + (not keeps_time)))
     close_files()
     is_read = with_index and keeps_time and damaged < 4
-    for cut in (None, ChunkCut(5, 5)):
+    for rule in (None, ChunkBlocks(5, 5)):
         reader = ShardReader(open_shards(tmp_path, "train"))
-        samples = reader if cut is None else BlockCache(reader.shards.shards, reader, cut, None, BlockBudget(1 << 20))
+        samples = reader if rule is None else BlockCache(reader.shards.shards, reader, rule, None, BlockBudget(1 << 20))
         for number in range(5):
             if number == damaged and not is_read:
                 with pytest.raises(DatasetError, match=r"is not stored where|no readable tar header"):
@@ -228,7 +228,7 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     os.utime(tmp_path / "a.tar", (1, 1))
     expected = [{"a": b"one", "b": b"two"}, {"a": b"three"}]
     assert [samples.read(index).parts for index in (0, 1)] == expected
-    together = BlockCache(samples.shards.shards, samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
+    together = BlockCache(samples.shards.shards, samples, ChunkBlocks(2, 2), None, BlockBudget(1 << 20))
     assert [together.read(index).parts for index in (0, 1)] == expected
 
 
@@ -248,9 +248,9 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     assert ShardReader(open_shards(tmp_path, "train")).read(7).parts["json"] == b'{"caption": "cX"}'
     shards = open_shards(tmp_path, "train")
     for records in (verified(shards), verified(Subset(shards, 0, 20))):
-        for cut in (None, ChunkCut(5, 5)):
+        for rule in (None, ChunkBlocks(5, 5)):
             reader = pickle.loads(pickle.dumps(records)).reader()
-            samples = reader if cut is None else BlockCache(records.shards, reader, cut, None, BlockBudget(1 << 20))
+            samples = reader if rule is None else BlockCache(records.shards, reader, rule, None, BlockBudget(1 << 20))
             assert samples.read(6).key == "000006"
             with pytest.raises(DatasetError, match=r"-000001\.tar: sample '000007': the content of its part 'json'"):
                 samples.read(7)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data.data.blocks import OVERHEAD_BYTES, BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.blocks import OVERHEAD_BYTES, BlockBudget, BlockCache, ChunkBlocks
 from bridge_data.data.records import READ_BYTES, verified
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plugins.tables import arrow_table, parquet_table, table_columns
@@ -361,7 +361,7 @@ def test_values_and_media_that_are_missing(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path / "a.parquet", table)
     save_to_disk(tmp_path, table)
     records = records_of(tmp_path, name)
-    reader = BlockCache(records.shards, records.reader(), ChunkCut(3, 3), None, BlockBudget(1 << 20))
+    reader = BlockCache(records.shards, records.reader(), ChunkBlocks(3, 3), None, BlockBudget(1 << 20))
     assert [reader.read(index).parts for index in (0, 2)] == [{"image.jpg": b"content"}, {}]
     with pytest.raises(SampleError, match=r"column 'image' has only the path of a file"):
         reader.read(1)

@@ -18,7 +18,7 @@ import torch
 
 from bridge_data import WorkerConfig, get_val_dataset
 from bridge_data.data import open_shards
-from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.data.blocks import BlockBudget, BlockCache, ChunkBlocks
 from bridge_data.data.jsonl_file import open_jsonl
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_FORMS, encoded_size
@@ -410,7 +410,7 @@ def read_table(file: Path) -> object:
     records = open_records(file, [(file.name, str(file))], "train", list)
     seen = []
     alone = records.reader()
-    for reader in (BlockCache(records.shards, records.reader(), ChunkCut(20, 5), None, BlockBudget(1 << 20)), alone):
+    for reader in (BlockCache(records.shards, records.reader(), ChunkBlocks(20, 5), None, BlockBudget(1 << 20)), alone):
         for index in range(min(records.num_samples, MAX_SAMPLES)):
             with contextlib.suppress(SampleError):
                 seen.append(reader.read(index).parts)

@@ -7,7 +7,7 @@ import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.reading import ChunkCut, RunCut, plan_blocks, plan_runs
+from bridge_data.lanes.reading import ChunkBlocks, RunBlocks, plan_blocks, plan_runs
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
 from bridge_data.plugins.compressed.gzip_tar import GzipTar
@@ -62,7 +62,8 @@ def test_sources_of_which_most_is_drawn_for_what_is_held_come_first(tmp_path: Pa
     one = 8 * 100 * 2800  # with what the ends of tars have
     fitting = {
         number: [
-            cut is not None for cut in plan_blocks(plan, [GEOMETRY] * 3, num_lanes=8, max_open_bytes=int(number * one))
+            rule is not None
+            for rule in plan_blocks(plan, [GEOMETRY] * 3, num_lanes=8, max_open_bytes=int(number * one))
         ]
         for number in (0, 1, 2, 3)
     }
@@ -169,9 +170,9 @@ def test_tables_of_any_size_are_read_in_blocks_and_it_is_told_where_they_are_not
     assert data.order.shuffle is not None
     geometry = data.order.shuffle.geometry(plan.sources[0], 8)
     default = WorkerConfig(rank=0, world_size=1, num_workers=0).max_open_bytes
-    (cut,) = plan_blocks(plan, [geometry], num_lanes=8, max_open_bytes=default)
-    assert isinstance(cut, ChunkCut)
-    assert cut.block_size >= min(10, geometry.chunk_size)
+    (rule,) = plan_blocks(plan, [geometry], num_lanes=8, max_open_bytes=default)
+    assert isinstance(rule, ChunkBlocks)
+    assert rule.block_size >= min(10, geometry.chunk_size)
     assert not caplog.records
     assert plan_blocks(plan, [geometry], num_lanes=8, max_open_bytes=1 << 20) == [None]
     assert "each decodes a page" in caplog.text
@@ -179,16 +180,16 @@ def test_tables_of_any_size_are_read_in_blocks_and_it_is_told_where_they_are_not
 
 def test_what_gains_by_it_is_read_in_blocks(bucket: Bucket, tmp_path: Path) -> None:
     """Large samples of stores and of compressed shards, but not those of a disk."""
-    folder, cut = large(bucket.folder / "a"), ChunkCut(50, 10)
+    folder, rule = large(bucket.folder / "a"), ChunkBlocks(50, 10)
     small, packed = write_texts(tmp_path / "c", 50), compressed(tmp_path / "b", folder)
-    for path, expected in ((folder, None), (f"{bucket.url}/a", cut), (packed, cut), (small, cut)):
+    for path, expected in ((folder, None), (f"{bucket.url}/a", rule), (packed, rule), (small, rule)):
         assert plan_blocks(plan_of(path), [GEOMETRY], **MANY) == [expected], path
     gzipped = compressed(tmp_path / "f", folder)
-    for path, expected in ((large(tmp_path / "d"), None), (write_texts(tmp_path / "e", 50), cut), (gzipped, cut)):
+    for path, expected in ((large(tmp_path / "d"), None), (write_texts(tmp_path / "e", 50), rule), (gzipped, rule)):
         (path / ".nv-meta/index.bridge").unlink()  # then the sizes of the shards tell
         assert plan_blocks(plan_of(path), [GEOMETRY], **MANY) == [expected], path
     (front,) = plan_blocks(plan_of(small), [Geometry(1, 500, 500, 0)], num_lanes=1, max_open_bytes=1 << 20)
-    assert isinstance(front, ChunkCut) and 100 < front.block_size < 200  # 256 KiB of 2 KiB each
+    assert isinstance(front, ChunkBlocks) and 100 < front.block_size < 200  # 256 KiB of 2 KiB each
     blend = plan_of(write_blend(tmp_path / "blend.yaml", {"c": 1, "../" + tmp_path.name + "/c": 3}))
-    assert (plan_runs(blend, 8), plan_runs(blend, 1)) == ([RunCut(8, 0), RunCut(8, 50)], [None, None])
+    assert (plan_runs(blend, 8), plan_runs(blend, 1)) == ([RunBlocks(8, 0), RunBlocks(8, 50)], [None, None])
     assert plan_runs(plan_of(folder), 8) == [None]

@@ -41,7 +41,7 @@ from bridge_data.plan.declared import (
     given_clauses,
 )
 from bridge_data.plan.formats import Opening, find_format
-from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
+from bridge_data.plan.opening import narrowed, open_plan, open_reference, split_parts
 from bridge_data.plugins.doctor.lint_checks import (
     KINDS,
     Fault,
@@ -234,7 +234,7 @@ def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError])
             return
         members = [source for member in declared.members for source in _opened(member, opening, errors)]
         if len(members) == len(declared.members):
-            yield cut(declared.open(opening, members), declared)
+            yield narrowed(declared.open(opening, members), declared)
         else:
             yield from members
     except BridgeDataError as error:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge_data.data import Records
-from bridge_data.data.blocks import BlockBudget, BlockCache, RunCut, bytes_of
+from bridge_data.data.blocks import BlockBudget, BlockCache, RunBlocks, bytes_of
 from bridge_data.data.jsonl_file import read_ranges
 from bridge_data.data.plain_data import as_node
 from bridge_data.data.prepared import PreparedDataset
@@ -266,7 +266,9 @@ def _hash_task(config: DuplicateConfig, task: HashTask) -> tuple[Any, HashFaults
     allow_pixels(config.limits)
     wanted = frozenset(config.parts) or None
     records = _opened(task.part, config)
-    samples = BlockCache(records.shards, reader_of(records), RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES))
+    samples = BlockCache(
+        records.shards, reader_of(records), RunBlocks(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES)
+    )
     rows, faults = [], HashFaults()
     for number, index in enumerate(range(task.first, task.end), task.number):
         try:

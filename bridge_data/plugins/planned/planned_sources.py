@@ -63,7 +63,7 @@ class PlannedSources(PackSources):
 
     keeps_order: ClassVar[bool] = False
     are_planned: ClassVar[bool] = True
-    fit: ClassVar[FitToPack] = FitToPack.CUT_ONLY
+    fit: ClassVar[FitToPack] = FitToPack.TRUNCATE_ONLY
     """A sample that is too long is in no planned pack."""
 
     def __init__(

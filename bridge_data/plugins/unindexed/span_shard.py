@@ -126,7 +126,7 @@ class SpanShard:
         is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
         return start, end - start if is_read_whole else 0
 
-    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+    def samples_in(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         samples = Samples([], [])
         for position in positions:
             try:

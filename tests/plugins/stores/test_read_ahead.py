@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
-from bridge_data.data.blocks import BlockBudget, ChunkCut
+from bridge_data.data.blocks import BlockBudget, ChunkBlocks
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import SampleRef
 from bridge_data.plugins.stores import object_store, prefetching, read_ahead
@@ -83,7 +83,7 @@ def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Buc
     """How much is announced before each draw."""
     write_texts(bucket.folder / "a", 640, lambda n: f"a{n}", per_shard=640)
     loader = dataset(f"{bucket.url}/a").opened.readers[0]
-    loader.read_in_blocks(ChunkCut(640, BLOCK), BlockBudget(1 << 30))
+    loader.read_in_blocks(ChunkBlocks(640, BLOCK), BlockBudget(1 << 30))
     cursor, ahead = Listed(indices), ReadAhead([loader], num_lanes)
     counts = []
     for _ in indices:
