@@ -288,6 +288,31 @@ def note_moved_media(
                 return
 
 
+def note_unended(
+    owner: str,
+    messages: Sequence[Mapping[str, Any]],
+    config: ConversationTemplateConfig,
+    text: str,
+    spans: Sequence[Span],
+) -> None:
+    """Tell in the log, once for each encoder `owner`, that nothing after the words of an answer is learnt; `text` is
+    what the template wrote of `messages`, `spans` are the learnt ones."""
+    last = messages[-1]
+    if config.stop_string or last["role"] != config.roles[1] or not spans:
+        return
+    if (words := said(last).rstrip()) and text[slice(*spans[-1])].rstrip(" ").endswith(words):
+        _warn_unended(owner)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_unended(owner: str) -> None:
+    logger.warning(
+        "%s: its chat template writes nothing after an answer, so a model does not learn to end one; set "
+        "ConversationTemplateConfig(stop_string=...) to what ends it, such as the tokenizer's eos_token",
+        owner,
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def _warn_moved(owner: str, kind: str) -> None:
     logger.warning(

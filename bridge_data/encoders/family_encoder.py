@@ -25,6 +25,7 @@ from bridge_data.encoders.chat import (
     chat_template_of,
     lacks_beginning,
     note_moved_media,
+    note_unended,
     only_token,
     render_conversation,
 )
@@ -363,6 +364,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         note_moved_media(self._owner, said.messages, self._media_tokens, text)
+        note_unended(self._owner, messages, self.config.conversation_template_config, text, spans)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         return _Written(said, text, self._layout.spans_with_loss(text, spans), added)
 

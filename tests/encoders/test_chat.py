@@ -8,16 +8,16 @@ from bridge_data import CaptioningSample, TextSample, VQASample
 from bridge_data.encoders import (
     PLAIN_CHAT_TEMPLATE,
     ContrastiveTaskEncoder,
+    ConversationSample,
     ConversationTemplateConfig,
+    FamilyConfig,
+    FamilyTaskEncoder,
     PretrainingTaskEncoder,
     SpeechTaskEncoder,
     TranscriptionSample,
     text_encoder,
 )
-from bridge_data.encoders.chat import (
-    chat_template_of,
-    render_conversation,
-)
+from bridge_data.encoders.chat import _warn_unended, chat_template_of, chatml, render_conversation
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.encoders.tokens import MarkedTokens, tokenize_spans, tokenize_text
 from bridge_data.errors import ConfigError, SampleError
@@ -229,3 +229,22 @@ def test_half_of_a_surrogate_pair_is_named_with_its_key_by_every_encoder(kind: s
     }
     with pytest.raises(SampleError, match=r"'k': character 2 of a text is '\\ud83d'"):
         encoders[kind]()(sample)
+
+
+def test_a_template_that_ends_no_answer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = make_tokenizer()
+    open_ended = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"  # as GLM's
+    for template, stop, num_warned in (
+        (open_ended, None, 1),
+        (open_ended, "\n###", 0),
+        (open_ended.replace("{% endfor", "{{ eos_token }}{% endfor"), None, 0),
+        (chatml(image="<image>"), None, 0),
+    ):
+        _warn_unended.cache_clear()
+        caplog.clear()
+        settings = ConversationTemplateConfig(chat_template=template, stop_string=stop)
+        encoder = FamilyTaskEncoder(tokenizer, config=FamilyConfig(conversation_template_config=settings))
+        for key in "ab":
+            encoder.preencode_sample(ConversationSample(__key__=key, __restore_key__=(), messages=[*MESSAGES]))
+        told = [record.message for record in caplog.records if "does not learn to end one" in record.message]
+        assert len(told) == num_warned, template

@@ -17,6 +17,7 @@ from bridge_data.encoders.chat import (
     chat_template_of,
     lacks_beginning,
     note_moved_media,
+    note_unended,
     render_conversation,
 )
 from bridge_data.encoders.conversations import VIDEO, Conversation, check_written
@@ -182,7 +183,9 @@ class HFTaskEncoder(VideoTaskEncoder):
             media_tokens[VIDEO] = "video", driven.video_token
         messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
         text, spans = render_conversation(self._renderer, messages, self.chat_template, self.answers, said.tools)
-        note_moved_media(f"{type(self).__name__}({type(self.processor).__name__})", said.messages, media_tokens, text)
+        owner = f"{type(self).__name__}({type(self.processor).__name__})"
+        note_moved_media(owner, said.messages, media_tokens, text)
+        note_unended(owner, messages, self.config.conversation_template_config, text, spans)
         spans = self._layout.spans_with_loss(text, spans)
         for token, number, kind in (
             (self.image_token, len(images), "image"),
