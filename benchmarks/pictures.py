@@ -42,7 +42,7 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.order import Cursor, Geometry, Row, Schedule
+from bridge_data.order import BlendSchedule, Cursor, Geometry, Row
 from bridge_data.order.row import ChunkTable
 from bridge_data.plugins.doctor.mixing import mixing_of, windows_of_epoch
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
@@ -90,7 +90,7 @@ def measure_shuffle() -> dict[str, Any]:
 
 def measure_blend() -> dict[str, Any]:
     """Shares of the draws, by point, and how far the draws are off in all; the same of draws at random."""
-    schedule = Schedule(PHASES, seed=0)
+    schedule = BlendSchedule(PHASES, seed=0)
     points = [number * STEP_DRAWS for number in range(BLEND_STEPS + 1)]
     totals = np.array(points) * BLEND_LANES
     counts = np.array([sum(schedule.counts(lane, BLEND_LANES, n) for lane in range(BLEND_LANES)) for n in points])

@@ -49,7 +49,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridg
 from bridge_data.extensions import Feature
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
-from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
+from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, phase_key
 from bridge_data.plan.declared import WHERE, Clause, given_clauses
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
@@ -418,7 +418,7 @@ def _metadataset(path: Location, **trust: Any) -> _Found:
 def _sources(plan: Plan) -> list[dict[str, Any]]:
     """The data sets of a plan, with their shares of the draws: by the first sample of the job from which they hold."""
     samples = [] if plan.weights is None else [0, *(sample for sample, _ in plan.later_weights)]
-    shares = [[float(share) for _, share in leaves(plan.tree, sample=sample)] for sample in samples]
+    shares = [[float(share) for _, share in leaves(plan.tree, drawn=sample)] for sample in samples]
     return [
         {
             "path": source.path,
@@ -429,7 +429,7 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
             "joined_with": [member.name for member in source.members[1:]],
             "aux": {name: str(reference.path) for name, reference in source.aux.items()},
             "shares": [
-                {step_key(plan.weight_unit): sample, "share": of_all[number]}
+                {phase_key(plan.weight_unit): sample, "share": of_all[number]}
                 for sample, of_all in zip(samples, shares, strict=True)
             ],
         }
@@ -445,7 +445,7 @@ def _tree(tree: Tree, numbers: Iterator[int]) -> dict[str, Any]:
     for weight, child in tree.children:
         written: Any = weight
         if isinstance(weight, WeightSchedule):
-            written = [{step_key(tree.unit): start, "weight": step} for start, step in weight.steps]
+            written = [{phase_key(tree.unit): start, "weight": one} for start, one in weight.phases]
         children.append({unit: written, **_tree(child, numbers)})
     return {"label": tree.label, "children": children}
 

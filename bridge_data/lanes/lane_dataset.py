@@ -34,7 +34,7 @@ from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
 from bridge_data.lanes.reading import READ_AHEAD, plan_blocks, plan_runs
 from bridge_data.order import SampleRef
-from bridge_data.order.cursor import BlendRule
+from bridge_data.order.blends import BlendRule
 from bridge_data.order.extras import LaneExtras, StateExtra, begun, extras_of, resharded_extras
 from bridge_data.order.plan_order import Numbering, PlanOrder, ShuffleSettings
 from bridge_data.order.state import Generation, LaneState, LoaderState, has_started, num_lanes_after, parse_state

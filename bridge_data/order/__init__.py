@@ -2,11 +2,12 @@
 
 The modules, each using only those above it:
 
-    random_draws  keyed random numbers and permutations; which source a draw takes, by weights
+    random_draws  keyed random numbers and permutations
+    blends        which source a draw takes, by weights; the seam for blends that look at samples
     row           the training order of one source: cut into chunks (each read by one lane) and blocks (each fetched by
                   one read), permuted per epoch, assigned to lanes, shuffled in windows
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
-                  reshard left to it comes first; the seam for blends that look at samples
+                  reshard left to it comes first
     ordered       the same for the validation order
     pending       what a lane has drawn and not yet emitted
     step_skips    which micro-batches are skipped
@@ -26,15 +27,16 @@ A *micro-batch index* counts over the job: lane `index mod num_lanes` makes it, 
 The order may only change together with `state.VERSION`: golden files hold it.
 """
 
+from bridge_data.order.blends import Blend, BlendSchedule, Phase
 from bridge_data.order.cursor import ALL_OUTPUTS, BEGINNING, Cursor, SampleRef
 from bridge_data.order.ordered import OrderedCursor, OrderedRow
-from bridge_data.order.random_draws import Blend, Phase, Schedule
 from bridge_data.order.row import Geometry, Row
 
 __all__ = [
     "ALL_OUTPUTS",
     "BEGINNING",
     "Blend",
+    "BlendSchedule",
     "Cursor",
     "Geometry",
     "OrderedCursor",
@@ -42,5 +44,4 @@ __all__ = [
     "Phase",
     "Row",
     "SampleRef",
-    "Schedule",
 ]

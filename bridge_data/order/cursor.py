@@ -9,9 +9,7 @@ position of an old lane's stream, skip `skip` samples and take the next `count`.
 `[epoch, index, output]`: single samples, or outputs of them. A `Cursor` takes from the streams of all sources, but
 first from their inboxes.
 
-`Blend` and `Schedule` know the source of a draw from its number. A `SampleBlend`, which `PlanOrder` gets by a
-`BlendRule`, is for weights that count something else than samples: it decides by the samples that come. Each lane asks
-its `LaneBlend`, which remembers what it needs, as plain JSON in the state of the lane.
+The source of a draw is known from its number, or else a `SampleBlend` decides by the samples that come (`blends`).
 """
 
 import bisect
@@ -21,14 +19,13 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Phase, Schedule
+from bridge_data.order.blends import DRAWS_PER_BLOCK, Blend, BlendSchedule, LaneBlend, SampleBlend
 from bridge_data.order.row import Ints, Row, SampleRow, SampleWindow
 
 Entry = list[Any]
@@ -296,48 +293,6 @@ def cut_entry(entry: Entry, size: int) -> tuple[Entry, Entry]:
     return [*stream, skip, size], [*stream, skip + size, count - size]
 
 
-class LaneBlend(Protocol):
-    """From which source a lane draws next."""
-
-    def first(self) -> int | None:
-        """The source that is drawn next, or that must be `put` first if its samples are not known; None at the end."""
-
-    def put(self, source: int, indices: Ints, is_whole: NDArray[np.bool_]) -> None:
-        """Note the next samples of the `first` source; none if it has ended. Those that are not whole are outputs of
-        samples that were drawn before."""
-
-    def draw(self) -> None:
-        """Note that the next sample of the `first` source was drawn."""
-
-    def state(self) -> Any:
-        """What a lane of the same blend continues from, as plain JSON."""
-
-
-class SampleBlend(Protocol):
-    """The blend of all lanes."""
-
-    def lane(self, lane: int, num_lanes: int, state: Any) -> LaneBlend:
-        """That of one lane, from a `LaneBlend.state` on; None: from the start."""
-
-    def resharded(self, states: Sequence[Any], lane: int, num_lanes: int) -> Any:
-        """The state of `lane`, of `num_lanes` new ones, which go on together where lanes with these states were."""
-
-    def migrated(self, state: Any, after: Any, numbers: Sequence[int], num_lanes: int) -> Any:
-        """The state of a lane, one of `num_lanes`, in the blend `after` of the same rule, in which the sources have
-        these `numbers`."""
-
-
-class BlendRule(Protocol):
-    """Makes the blend of sources from their weights."""
-
-    def blend(self, phases: Sequence[Phase], numbers: Sequence[int], keys: Sequence[int]) -> SampleBlend:
-        """The blend of the sources of these `numbers` in the plan, whose `phases` of weights and `keys` for random
-        numbers are given."""
-
-    def fingerprint(self, source_ids: Sequence[str]) -> Mapping[str, Any]:
-        """What must be equal for a state to mean the same draws, beside the weights."""
-
-
 _AT_ONCE = 1 << 14
 """Samples that are taken together to be passed over."""
 
@@ -360,7 +315,7 @@ class Cursor:
     """
 
     def __init__(
-        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | SampleBlend | None, lane: int
+        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | BlendSchedule | SampleBlend | None, lane: int
     ) -> None:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
@@ -390,7 +345,7 @@ class Cursor:
                 del run[-len(refs) :]
                 drawn += zip(range(self.num_drawn, self.num_drawn + len(refs)), refs, strict=True)
                 self.num_drawn += len(refs)
-        elif isinstance(self._blend, Blend | Schedule):
+        elif isinstance(self._blend, Blend | BlendSchedule):
             self._take_of_blend(self._blend, count, drawn)
         elif self._lane_blend is not None:
             self._take_by_samples(self._lane_blend, count, drawn)
@@ -407,7 +362,7 @@ class Cursor:
             return
         state, draws = self.state(), self.num_drawn + count
         counts: Sequence[int] | Ints = [count]
-        if isinstance(self._blend, Blend | Schedule):
+        if isinstance(self._blend, Blend | BlendSchedule):
             of_lane = self.lane, self._num_lanes
             counts = self._blend.counts(*of_lane, draws) - self._blend.counts(*of_lane, self.num_drawn)
         for source, number in enumerate(counts):
@@ -417,7 +372,7 @@ class Cursor:
                 state["cursors"][str(source)] = stream.position()
         self.seek(state | {"draws": draws})
 
-    def _take_of_blend(self, blend: Blend | Schedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
+    def _take_of_blend(self, blend: Blend | BlendSchedule, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
         runs, changed, ended, draw = self._runs, self._changed, self._ended, self.num_drawn
         while len(drawn) < count and len(ended) < len(self._rows):
             number, begin = divmod(draw, DRAWS_PER_BLOCK)
@@ -442,7 +397,7 @@ class Cursor:
                 drawn.append((self.num_drawn, run.pop()))
                 self._changed.add(source)
                 self.num_drawn += 1
-                blend.draw()
+                blend.note_drawn()
             else:
                 ahead = self._next_run(source)[::-1]
                 outputs = np.array([ref.output for ref in ahead])
@@ -508,7 +463,7 @@ class Cursor:
         self._changed: set[int] = set()
         self._ended: set[int] = set()
         self._lane_blend: LaneBlend | None = None
-        if self._blend is not None and not isinstance(self._blend, Blend | Schedule):
+        if self._blend is not None and not isinstance(self._blend, Blend | BlendSchedule):
             self._lane_blend = self._blend.lane(self.lane, self._num_lanes, state.get("blend"))
 
 

@@ -19,9 +19,10 @@ from bridge_data.data.records import counts_of
 from bridge_data.errors import ConfigError
 from bridge_data.extensions import Feature
 from bridge_data.options import check_integer
-from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
-from bridge_data.order.cursor import BlendRule, SampleBlend, SampleIds
-from bridge_data.order.random_draws import check_weights, key64
+from bridge_data.order import BlendSchedule, Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row
+from bridge_data.order.blends import BlendRule, SampleBlend, check_weights
+from bridge_data.order.cursor import SampleIds
+from bridge_data.order.random_draws import key64
 from bridge_data.order.resharding import batch_bounds, reshard_ordered, reshard_shuffled
 from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LoaderState, Resharded
@@ -195,7 +196,7 @@ class PlanOrder:
             found += row.num_samples_to(row.num_whole + 1, [0] * num_lanes)
         return found
 
-    def blend(self, state: LoaderState) -> Schedule | SampleBlend | None:
+    def blend(self, state: LoaderState) -> BlendSchedule | SampleBlend | None:
         """The blend of the lanes of `state`; None if there is only one source, and weights count samples."""
         if self.sample_blend is not None:
             return self.sample_blend
@@ -296,8 +297,8 @@ class PlanOrder:
         return [] if self._plan.weights is None else [(0, self._plan.weights), *self._plan.later_weights]
 
     @functools.cached_property
-    def _schedule(self) -> Schedule:
-        return Schedule(self._phases, self.seed)
+    def _schedule(self) -> BlendSchedule:
+        return BlendSchedule(self._phases, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without tables: each worker makes its own."""

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order.cursor import BEGINNING, Cursor, Entry, SampleBlend, cut_entry, entry_size, is_slice
+from bridge_data.order.blends import SampleBlend
+from bridge_data.order.cursor import BEGINNING, Cursor, Entry, cut_entry, entry_size, is_slice
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row

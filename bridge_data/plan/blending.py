@@ -10,7 +10,7 @@ item:
 
     weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
 
-Weights count samples, or, with `weight_unit: tokens`, another cost of samples; then a step begins `from_tokens`.
+Weights count samples, or, with `weight_unit: tokens`, another cost of samples; then a phase begins `from_tokens`.
 
 Data that several branches read are allowed, as with other subflavors, and told (`Plan.repeated`).
 """
@@ -35,22 +35,22 @@ SAMPLES = "samples"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WeightSchedule:
-    """`(from_sample, weight)` in ascending order, the first from sample 0: each holds until the next one, counted in
-    samples drawn by the whole job, or in the unit of the blend."""
+    """`(drawn, weight)` in ascending order, the first from 0 on: each holds until the job has drawn as many samples as
+    the next one says, or as much of what the blend counts."""
 
-    steps: tuple[tuple[int, float], ...]
+    phases: tuple[tuple[int, float], ...]
 
-    def at(self, sample: int) -> float:
-        """The weight that holds from `sample` on."""
-        return [weight for start, weight in self.steps if start <= sample][-1]
+    def at(self, drawn: int) -> float:
+        """The weight that holds when the job has drawn so much."""
+        return [weight for start, weight in self.phases if start <= drawn][-1]
 
 
 Weight: TypeAlias = float | WeightSchedule
 
 
-def weight_at(weight: Weight, sample: int) -> float:
-    """The weight that holds when the job has drawn `sample` samples."""
-    return weight.at(sample) if isinstance(weight, WeightSchedule) else weight
+def weight_at(weight: Weight, drawn: int) -> float:
+    """The weight that holds when the job has drawn so much."""
+    return weight.at(drawn) if isinstance(weight, WeightSchedule) else weight
 
 
 def as_written(number: float) -> Fraction:
@@ -59,9 +59,9 @@ def as_written(number: float) -> Fraction:
 
 
 def changes(weights: Iterable[Weight]) -> set[int]:
-    """The samples above 0 at which one of the weights changes."""
+    """How much the job has drawn, above 0, when one of the weights changes."""
     schedules = (weight for weight in weights if isinstance(weight, WeightSchedule))
-    return {start for schedule in schedules for start, _ in schedule.steps[1:]}
+    return {start for schedule in schedules for start, _ in schedule.phases[1:]}
 
 
 class EmptySplitError(ConfigError):
@@ -83,14 +83,14 @@ class Branch:
 
     def __post_init__(self) -> None:
         for weight, child in self.children:
-            for number in (step for _, step in weight.steps) if isinstance(weight, WeightSchedule) else (weight,):
+            for number in (one for _, one in weight.phases) if isinstance(weight, WeightSchedule) else (weight,):
                 if not 0 <= number < math.inf:
                     name = child.name if isinstance(child, Source) else child.label
                     raise ConfigError(f"{self.label}: the weight of {name} is {number:g}, expected 0 or more, finite")
 
-    def weights(self, sample: int = 0) -> list[Fraction]:
-        """The weights of the children, relative to each other, after the job has drawn `sample` samples."""
-        weights = [as_written(weight_at(weight, sample)) for weight, _ in self.children]
+    def weights(self, drawn: int = 0) -> list[Fraction]:
+        """The weights of the children, relative to each other, when the job has drawn so much."""
+        weights = [as_written(weight_at(weight, drawn)) for weight, _ in self.children]
         if not self.epochized:
             return weights
         return [times * sum(leaf_sizes(child)) for times, (_, child) in zip(weights, self.children, strict=True)]
@@ -103,7 +103,7 @@ Tree: TypeAlias = Source | Branch
 class Plan:
     """The tree, its sources that have samples, and their shares (`weights`); None for validation, where sources are
     read consecutively. `repetitions` is how often one epoch of an epochized blend repeats each source; None for other
-    plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled. `worker_config`
+    plans. `later_weights` are the shares of later phases, if weights are scheduled. `worker_config`
     comes from the factory or data set of the plan, for callers that read the plan directly. `weight_unit` is what
     weights, and the `later_weights`, count: samples, or a cost of them.
     """
@@ -142,13 +142,12 @@ class Plan:
     def _tree(self) -> str:
         if self.weights is None:
             return "\n".join(_lines(self.tree, None, "", "", None))
-        samples = [0, *(sample for sample, _ in self.later_weights)]
-        by_sample = [[float(share) for _, share in leaves(self.tree, sample=sample)] for sample in samples]
+        starts = [0, *(start for start, _ in self.later_weights)]
+        by_phase = [[float(share) for _, share in leaves(self.tree, drawn=start)] for start in starts]
         unit = self.weight_unit
-        shares = _Shares(samples, zip(*by_sample, strict=True), "draws" if unit == SAMPLES else unit)
+        shares = _Shares(starts, zip(*by_phase, strict=True), "draws" if unit == SAMPLES else unit)
         first, *others = _lines(self.tree, None, "", "", shares)
-        starts = " → ".join(f"{sample:,}" for sample in samples)
-        when = f", {step_words(unit)} {starts}" if self.later_weights else ""
+        when = f", {phase_words(unit)} " + " → ".join(f"{start:,}" for start in starts) if self.later_weights else ""
         return "\n".join([first + when, *others])
 
 
@@ -190,30 +189,30 @@ def in_unit(plan: Plan, unit: str | None) -> Plan:
     return dataclasses.replace(plan, weight_unit=unit)
 
 
-def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterator[tuple[Source, Fraction]]:
-    """Each source with its share after the job has drawn `sample` samples, in the order of the tree."""
+def leaves(tree: Tree, share: Fraction = Fraction(1), drawn: int = 0) -> Iterator[tuple[Source, Fraction]]:
+    """Each source with its share when the job has drawn so much, in the order of the tree."""
     if isinstance(tree, Source):
         yield tree, share
         return
-    weights = tree.weights(sample)
+    weights = tree.weights(drawn)
     total = sum(weights) or 1
     for weight, (_, child) in zip(weights, tree.children, strict=True):
-        yield from leaves(child, share * (weight / total), sample)
+        yield from leaves(child, share * (weight / total), drawn)
 
 
-def changing_samples(tree: Tree) -> set[int]:
-    """The samples of the job, above 0, at which a weight in the tree changes."""
+def phase_starts(tree: Tree) -> set[int]:
+    """How much the job has drawn, above 0, when a weight in the tree changes."""
     if isinstance(tree, Source):
         return set()
-    below = (changing_samples(child) for _, child in tree.children)
+    below = (phase_starts(child) for _, child in tree.children)
     return changes(weight for weight, _ in tree.children).union(*below)
 
 
 def later_weights(tree: Tree) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """`(sample, normalised shares of the sources that have samples)` for each sample at which shares change."""
+    """`(drawn, normalised shares of the sources that have samples)` for each phase but the first."""
     return tuple(
-        (sample, normalised([share for source, share in leaves(tree, sample=sample) if source.num_samples]))
-        for sample in sorted(changing_samples(tree))
+        (start, normalised([share for source, share in leaves(tree, drawn=start) if source.num_samples]))
+        for start in sorted(phase_starts(tree))
     )
 
 
@@ -241,16 +240,16 @@ def normalised(shares: Sequence[Fraction]) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Shares:
-    """The printed weights and shares: one number for each of `samples`."""
+    """The printed weights and shares: one number for each phase, from these `starts` on."""
 
-    samples: Sequence[int]
+    starts: Sequence[int]
     of_leaves: Iterator[tuple[float, ...]]
     unit: str
 
     def weight(self, weight: Weight) -> str:
         if not isinstance(weight, WeightSchedule):
             return f"{weight:g}"
-        return " → ".join(f"{weight.at(sample):g}" for sample in self.samples)
+        return " → ".join(f"{weight.at(start):g}" for start in self.starts)
 
     def of_next_leaf(self) -> str:
         return " → ".join(f"{share:.2%}" for share in next(self.of_leaves))
@@ -283,14 +282,14 @@ def _lines(
         )
 
 
-def step_key(unit: str) -> str:
-    """The key that says from where on a step of a schedule holds."""
+def phase_key(unit: str) -> str:
+    """The key that says from where on a phase of a schedule holds."""
     return "from_sample" if unit == SAMPLES else f"from_{unit}"
 
 
-def step_words(unit: str) -> str:
-    """What messages call `step_key`."""
-    return step_key(unit).replace("_", " ", 1)
+def phase_words(unit: str) -> str:
+    """What messages call `phase_key`."""
+    return phase_key(unit).replace("_", " ", 1)
 
 
 def read_weight(node: Node, key: str, of: str = "", unit: str = SAMPLES) -> Weight:
@@ -315,29 +314,29 @@ def _number(node: Node, what: str) -> float:
 
 
 def _schedule(node: Node, unit: str) -> WeightSchedule:
-    steps: list[tuple[int, float]] = []
-    begin = step_key(unit)
+    phases: list[tuple[int, float]] = []
+    begin = phase_key(unit)
     for item in node.sequence("weight"):
-        step = item.mapping("step of a schedule", (begin, "weight"))
+        phase = item.mapping("phase of a schedule", (begin, "weight"))
         for key in (begin, "weight"):
-            if key not in step:
-                raise item.error(f"step of a schedule: {key} is missing, expected {{{begin}: N, weight: W}}")
-        start, weight = step[begin].number(begin), _number(step["weight"], "weight")
+            if key not in phase:
+                raise item.error(f"phase of a schedule: {key} is missing, expected {{{begin}: N, weight: W}}")
+        start, weight = phase[begin].number(begin), _number(phase["weight"], "weight")
         if not float(start).is_integer() or start < 0:
-            raise step[begin].error(f"{begin}: expected a whole number of {unit}, got {start:g}")
-        if not steps and start != 0:
-            raise step[begin].error(
-                f"{begin}: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
+            raise phase[begin].error(f"{begin}: expected a whole number of {unit}, got {start:g}")
+        if not phases and start != 0:
+            raise phase[begin].error(
+                f"{begin}: the first phase of a schedule begins at 0, got {start:g}; give the weight from there on "
                 "(0: to begin later)"
             )
-        if steps and start <= steps[-1][0]:
-            raise step[begin].error(
-                f"{begin}: {start:g} comes after {steps[-1][0]:g}; the steps of a schedule must ascend"
+        if phases and start <= phases[-1][0]:
+            raise phase[begin].error(
+                f"{begin}: {start:g} comes after {phases[-1][0]:g}; the phases of a schedule must ascend"
             )
-        steps.append((int(start), weight))
-    if not steps:
-        raise node.error("weight: the schedule is empty, expected steps {" + f"{begin}: N, weight: W}}")
-    return WeightSchedule(tuple(steps))
+        phases.append((int(start), weight))
+    if not phases:
+        raise node.error("weight: the schedule is empty, expected phases {" + f"{begin}: N, weight: W}}")
+    return WeightSchedule(tuple(phases))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

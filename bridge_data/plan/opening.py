@@ -22,7 +22,7 @@ from bridge_data.extensions import Feature
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import checked_names
 from bridge_data.plan.auxiliary import checked_aux
-from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
+from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, phase_words, plan_of, weight_at
 from bridge_data.plan.declared import (
     WHERE,
     Clause,
@@ -123,10 +123,10 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
             f"this item of the blend has no samples in split part {declared.split_part!r}, so its weight cannot be "
             "kept; give it some shards, or remove it from the blend"
         )
-    for sample in sorted({0} | changes(declared.weights)):
-        if children and not any(weight_at(weight, sample) for weight in declared.weights):
+    for drawn in sorted({0} | changes(declared.weights)):
+        if children and not any(weight_at(weight, drawn) for weight in declared.weights):
             raise declared.node.error(
-                f"{kind}: all weights are 0 {step_words(declared.unit)} {sample:,} on, so nothing could be drawn; "
+                f"{kind}: all weights are 0 {phase_words(declared.unit)} {drawn:,} on, so nothing could be drawn; "
                 "raise one of them"
             )
     weighted = tuple(zip(declared.weights, children, strict=True))

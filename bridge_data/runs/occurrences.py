@@ -17,9 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data.order.blends import BlendSchedule
 from bridge_data.order.cursor import BEGINNING
 from bridge_data.order.plan_order import PlanOrder
-from bridge_data.order.random_draws import Permutation, Schedule
+from bridge_data.order.random_draws import Permutation
 from bridge_data.order.row import Row, piece_of
 from bridge_data.order.state import LoaderState
 
@@ -35,7 +36,7 @@ def can_tell(order: PlanOrder, state: LoaderState) -> bool:
     if order.shuffle is None or any(lane.get("inbox") for lane in state.lanes.values()):
         return False
     rows, blend = order.rows(state.generations[-1]), order.blend(state)
-    return (blend is None or isinstance(blend, Schedule)) and all(
+    return (blend is None or isinstance(blend, BlendSchedule)) and all(
         row.num_whole is None and row.epochs_per_shuffle <= _MAX_TOGETHER for row in rows
     )
 
@@ -50,7 +51,7 @@ def draws_of(order: PlanOrder, state: LoaderState, source: int, index: int, draw
         """How often the lane draws the source in so many draws."""
         if blend is None:
             return number
-        assert isinstance(blend, Schedule)
+        assert isinstance(blend, BlendSchedule)
         begin = state.lanes[lane].get("draws", 0)
         counts = blend.counts(lane, num_lanes, begin + number)
         return int((counts - blend.counts(lane, num_lanes, begin))[source])

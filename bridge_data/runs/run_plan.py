@@ -24,7 +24,7 @@ from bridge_data.errors import ConfigError, DatasetError, counted, listed
 from bridge_data.extensions import Feature
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.options import MAX_STEPS, check_integer, check_number
-from bridge_data.order.random_draws import Schedule
+from bridge_data.order.blends import BlendSchedule
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
@@ -110,7 +110,7 @@ def drawn_of_sources(dataset: LaneDataset, draws: int, num_lanes: int) -> Ints |
         return np.array([draws])
     num_lanes = num_lanes if num_lanes * num_sources <= _MAX_COUNTED else 1
     blend = order.blend(LoaderState({}, [order.first_generation(num_lanes)], 0, {}))
-    if not isinstance(blend, Schedule):
+    if not isinstance(blend, BlendSchedule):
         return None
     rounds, left = divmod(draws, num_lanes * size)
     counts = np.zeros(num_sources, np.int64)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
-from bridge_data.order.random_draws import DRAWS_PER_BLOCK
+from bridge_data.order.blends import DRAWS_PER_BLOCK
 from bridge_data.plan import load_plan
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, Job

@@ -27,7 +27,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 )
 from bridge_data.order.extras import shown_extras
 from bridge_data.order.state import LoaderState, merge
-from bridge_data.plan.blending import SAMPLES, step_words
+from bridge_data.plan.blending import SAMPLES, phase_words
 from bridge_data.runs.state_contents import (
     LaneContents,
     SourceContents,
@@ -110,7 +110,7 @@ def info(paths: tuple[Location, ...], keys: tuple[str, ...], limit: int, as_json
             }
         )
         return
-    shown[f"other weights {step_words(state.fingerprint.get('weight_unit', SAMPLES))}"] = (
+    shown[f"other weights {phase_words(state.fingerprint.get('weight_unit', SAMPLES))}"] = (
         " and ".join(f"{sample:,}" for sample in other_weights_from) or None
     )
     settings = [f"{name} {value}" for name, value in shown.items() if value is not None]

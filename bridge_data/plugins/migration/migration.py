@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bridge_data.errors import StateError
-from bridge_data.order import Cursor, Schedule
-from bridge_data.order.cursor import SampleBlend
+from bridge_data.order import BlendSchedule, Cursor
+from bridge_data.order.blends import SampleBlend
 from bridge_data.order.pending import Pending
 from bridge_data.order.plan_order import PlanOrder, order_keys
 from bridge_data.order.resharding import MakeCursor
@@ -56,20 +56,20 @@ def migrated(order: PlanOrder, state: LoaderState, fingerprint: dict[str, Any]) 
     number = {source_id: number for number, source_id in enumerate(order.source_ids)}
     kept = [number[source_id] for source_id, _ in state.fingerprint["sources"] if source_id in number]
     weights = state.fingerprint["weights"]
-    blend: Schedule | SampleBlend | None = None
+    blend: BlendSchedule | SampleBlend | None = None
     phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
     if len(kept) < len(state.fingerprint["sources"]):
         pass  # refused below
     elif order.rule is not None:
         blend = order.sample_blend_of(phases, kept)
     elif len(phases) and len(weights) > 1:
-        blend = Schedule(phases, order.seed).since(state.drawn_before)
+        blend = BlendSchedule(phases, order.seed).since(state.drawn_before)
 
     def old_cursor(lane: int) -> Cursor:
         return Cursor([order.rows(generation, kept) for generation in state.generations], blend, lane)
 
     found = _migrate(state, fingerprint, old_cursor, order.generation)
-    if order.sample_blend is None or blend is None or isinstance(blend, Schedule):
+    if order.sample_blend is None or blend is None or isinstance(blend, BlendSchedule):
         return found
     lanes: dict[int, LaneState] = {}
     for lane, of_lane in found.lanes.items():

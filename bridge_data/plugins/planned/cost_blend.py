@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError
-from bridge_data.order.random_draws import MASK, Phase, key64, uniform64
+from bridge_data.order.blends import Phase
+from bridge_data.order.random_draws import MASK, key64, uniform64
 from bridge_data.order.row import Ints
 
 _STAGE = 5
@@ -220,7 +221,7 @@ class LaneDraws:
         """The cost drawn of each source, by its number."""
         return dict(self.drawn)
 
-    def draw(self) -> None:
+    def note_drawn(self) -> None:
         """Note that the next sample of the `first` source was drawn."""
         source = self._heap[0][1]
         name, known = str(source), self._known[source]

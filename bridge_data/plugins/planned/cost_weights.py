@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge_data.lanes.maker import Batching
-from bridge_data.order.random_draws import Phase
+from bridge_data.order.blends import Phase
 from bridge_data.plan import Plan
 from bridge_data.plugins.planned.cost_blend import CostBlend
 from bridge_data.plugins.planned.costs import CostLimits, open_costs

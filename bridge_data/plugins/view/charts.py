@@ -4,7 +4,7 @@ Reads values; a source, for its tokens the data of a run; a plan. Returns bars, 
 `viewBox`, which the templates draw, and a sentence that says what data they cover. With media metadata
 (`bridge-data prepare --media`), those of the data set; else those of a fixed number of samples, evenly spread over it.
 Tokens are those of the samples that the task encoder of the run makes. The counts of a blend are those of the order
-itself (`random_draws.Schedule`), by arithmetic.
+itself (`blends.BlendSchedule`), by arithmetic.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.order import Schedule
+from bridge_data.order import BlendSchedule
 from bridge_data.plan import Plan
 from bridge_data.plan.blending import SAMPLES
 from bridge_data.plugins.view.catalog import CatalogSource, SampleAddress
@@ -429,7 +429,7 @@ def count_draws(plan: Plan, draws: int, num_lanes: int, seed: int) -> BlendCount
     if len(plan.sources) == 1:
         counts[0] = draws
     else:
-        schedule = Schedule([(0, plan.weights), *plan.later_weights], seed)
+        schedule = BlendSchedule([(0, plan.weights), *plan.later_weights], seed)
         each, rest = divmod(draws, num_lanes)
         for lane in range(num_lanes):
             counts += schedule.counts(lane, num_lanes, each + (lane < rest))

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError
 from bridge_data.order import Cursor, Geometry, Row
-from bridge_data.order.random_draws import Phase, key64
+from bridge_data.order.blends import Phase
+from bridge_data.order.random_draws import key64
 from bridge_data.plugins.planned.cost_blend import CostBlend
 
 Ints = NDArray[np.int64]
