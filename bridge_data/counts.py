@@ -44,7 +44,8 @@ NO_OTHERS: Mapping[str, int] = {}
 
 @dataclasses.dataclass(slots=True)
 class Counters(ProcessCounts):
-    """Totals of a process, and what of them no lane has taken yet.
+    """Totals of a process, of which each lane takes what is new. `add`, `restore` and `forget_images` change only what
+    is new.
 
     Add with `+=` a number that was computed before: CPython switches threads only at calls and loops, so no count is
     lost, and it takes 30 ns. All else is for the thread that runs lanes.

@@ -3,7 +3,8 @@
     BridgeDataError
     ├── ConfigError          an argument, a YAML file or a combination of settings is wrong (before the first read)
     ├── DatasetError         data on disk does not match its metadata: missing, truncated, changed
-    ├── SampleError          one sample could not be read, decoded or encoded; counted, passed to the error handler
+    ├── SampleError          one sample could not be decoded or encoded, or is beyond a limit; counted, passed to the
+    │   │                    error handler
     │   ├── FatalSampleError too many failures in a row, or a failure that is not limited to one sample: the run stops
     │   └── ForgottenSampleError a sample that was asked for is on a list of forgotten ones; counted, no failure
     ├── StateError           a saved state is damaged, or belongs to other data, settings or format version
@@ -137,8 +138,9 @@ class SkipSample(Exception):
 IgnoreSample = SkipSample
 
 ErrorHandler: TypeAlias = Callable[[Exception, Any, list[SourceInfo] | None], None]
-"""Called with (error, sample or list of samples, sources) when user code or a decoder fails on a sample.
-Returning skips the sample; raising stops the run."""
+"""Called with (error, sample or list of samples, sources) when user code or a decoder fails on a sample, in the process
+that runs the hooks: a worker, if there are any, so that what it remembers is that worker's, and ends with it. Returning
+skips the sample; raising stops the run."""
 
 
 _LIBRARIES = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))

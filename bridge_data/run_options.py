@@ -278,8 +278,10 @@ class LoaderConfig:
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
         for name in (
-            *("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"),
-            *("worker_start_timeout_s", "sample_timeout_s"),
+            "watchdog_timeout_seconds",
+            "watchdog_initial_timeout_seconds",
+            "worker_start_timeout_s",
+            "sample_timeout_s",
         ):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
         check_plain_fields(self, "loader: ")

@@ -110,7 +110,7 @@ class BatchDataset(LaneDataset):
         inner = _dataset_in("BatchDataset", dataset, worker_config)
         check_integer("BatchDataset: batch_size", batch_size, 1)
         check_flag("BatchDataset: drop_last", drop_last)
-        if inner.batching.batch_size is not None or inner.work().groups:
+        if inner.batching.batch_size is not None or inner.batcher().groups:
             raise ConfigError(
                 f"BatchDataset(batch_size={batch_size}): the data set has batches of {inner.batching.batch_size} "
                 "already: make it with batch_size=None, or leave BatchDataset out"
@@ -198,10 +198,10 @@ def _followed(
     dataset: LaneDataset, then: Callable[[Any], Any], tolerance: float
 ) -> AugmentTaskEncoder[Any, Any, Any, Any]:
     """The encoder of `dataset` with `then` after its last hook."""
-    encoder, work = dataset.task_encoder, dataset.work()
-    if dataset.batching.batch_size is not None or work.groups:
+    encoder, batcher = dataset.task_encoder, dataset.batcher()
+    if dataset.batching.batch_size is not None or batcher.groups:
         last = "encode_batch"
-    elif work.is_packing:
+    elif batcher.is_packing:
         last = "pack_selected_samples"
     else:
         preencodes = is_overridden(encoder, "preencode_sample") or is_overridden(encoder, "postencode_sample")

@@ -1,6 +1,6 @@
 """A lane: one independent stream of micro-batches, with a cursor of its own.
 
-Reads a cursor (which sample comes next) and the work (what is done to it). Returns micro-batches (`Produced`), each
+Reads a cursor (which sample comes next) and a batcher (what is done to it). Returns micro-batches (`Produced`), each
 with the lane's state after it. Raises what hooks and reads raise, `FatalSampleError` if nothing is left of the data
 (see `survival`).
 The stream is a function of plan, seed and lane number; a lane set to a saved state continues exactly where it was; a
@@ -36,7 +36,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 
 from bridge_data.counts import COUNTS, NO_COUNTS, CountValues, tokens_of
-from bridge_data.lanes.maker import UNREAD, Batching, Item, Maker, Outputs, Pack, Unit, Work, outputs_of
+from bridge_data.lanes.maker import UNREAD, Batcher, Batching, Item, Maker, Outputs, Pack, Unit, outputs_of
 from bridge_data.lanes.reading import Announcer
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import Cursor, SampleRef
@@ -79,13 +79,13 @@ class Produced(Generic[T]):
 
 
 class SampleFeed:
-    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `work` is done to them
+    """The samples that `cursor` draws, without those that `extras` leave out, made by `maker`; `batcher` has them
     together. `ahead` gets the position of the cursor. With `stacks`, images are put where their batch will be."""
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Work,
+        batcher: Batcher,
         maker: Maker,
         survivals: Survivals,
         *,
@@ -93,7 +93,7 @@ class SampleFeed:
         ahead: Announcer | None = None,
         stacks: bool = False,
     ) -> None:
-        self.cursor, self.work, self.survivals, self.ahead = cursor, work, survivals, ahead
+        self.cursor, self.batcher, self.survivals, self.ahead = cursor, batcher, survivals, ahead
         self.queue: collections.deque[Item] = collections.deque()
         """Items that were drawn together with others and come next."""
         self._maker, self._extras, self._stacks = maker, extras, stacks
@@ -114,8 +114,8 @@ class SampleFeed:
 
     def draw(self, count: int) -> None:
         """Queue the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
-        work = self.work
-        count = min(count, work.maker.most_at_once)
+        batcher = self.batcher
+        count = min(count, batcher.bare_maker.most_at_once)
         if self.ahead is not None:
             self.ahead.follow(self.cursor, count)
         drawn = self.cursor.take(count)
@@ -126,7 +126,7 @@ class SampleFeed:
                 drawn = [pair for pair in drawn if pair[1] in is_kept]
         if not drawn:
             return
-        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, work.times
+        new, queue, num_kept, times = object.__new__, self.queue, self.survivals.kept, batcher.times
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
             began_ns = time.perf_counter_ns()
@@ -159,7 +159,7 @@ class SampleFeed:
             return refs
         kept = self.without_left_out(refs)
         for ref, extra in self._extras.left_out(refs) if len(kept) < len(refs) else ():
-            self.work.hooks.count_skip(extra.skips_as, 1, extra.reason)
+            self.batcher.hooks.count_skip(extra.skips_as, 1, extra.reason)
             if survivals:
                 self.note_not_kept(ref.source)
         return kept
@@ -167,11 +167,11 @@ class SampleFeed:
     def note_not_kept(self, what: int | str) -> None:
         """Note in the survivals that a sample of source number `what`, or one of `what`, was lost to the last skip that
         the hooks have counted."""
-        self.survivals[what].count_skip(*self.work.hooks.last_skip)
+        self.survivals[what].count_skip(*self.batcher.hooks.last_skip)
 
     def load(self, item: Item) -> dict[int, Any]:
         """All outputs of the sample of an item, made now, by number."""
-        began_ns, times = time.perf_counter_ns(), self.work.times
+        began_ns, times = time.perf_counter_ns(), self.batcher.times
         (made,) = self._maker.make((item.ref,))
         times.num_loaded += 1
         times.note(item.ref, began_ns)
@@ -181,7 +181,7 @@ class SampleFeed:
         """Ensure that the payload of an item is in memory; False if, made again, it is now skipped."""
         if item.sample is not UNREAD:
             return True
-        skipped = self.work.hooks.skipped
+        skipped = self.batcher.hooks.skipped
         num_truncated = skipped[TRUNCATED]
         outputs = self.load(item)
         if skipped[TRUNCATED] > num_truncated:
@@ -194,8 +194,8 @@ class SampleFeed:
         return True
 
     def select(self, items: list[Item], *, at_end: bool) -> tuple[list[list[Item]], list[Item]]:
-        """`Work.select` of items that are read; counted as not kept if hooks skip all of them."""
-        packs, left = self.work.select(items, at_end=at_end)
+        """`Batcher.select` of items that are read; counted as not kept if hooks skip all of them."""
+        packs, left = self.batcher.select(items, at_end=at_end)
         if packs:
             self.survivals.kept[_BUFFERS] += 1
         else:
@@ -205,7 +205,7 @@ class SampleFeed:
     def pack(self, items: Sequence[Item]) -> Pack | None:
         """The pack of some items, which are read first; None if hooks skip all of it."""
         read = [item for item in items if self.read(item)]
-        return self.work.pack(read) if read else None
+        return self.batcher.pack(read) if read else None
 
     # ----- state ------------------------------------------------------------------------------------------------------
 
@@ -288,14 +288,15 @@ class Lane:
 
     It is lane `number` of `num_lanes`. `sources` are, for each source, its label and number of samples; `ahead` gets
     the position of the cursor. With packing, `open_pack_source` opens what chooses the packs. Samples are made by the
-    maker of `work`, or by what `wrap` puts around it. `extras` leave samples out, note what was made, and save with the
-    lane; None: there are none. The lane ends when it has made `max_micro_batches`, counted from the start of the pass.
+    `bare_maker` of `batcher`, or by what `wrap` puts around it. `extras` leave samples out, note what was made, and
+    save with the lane; None: there are none. The lane ends when it has made `max_micro_batches`, counted from the start
+    of the pass.
     """
 
     def __init__(
         self,
         cursor: Cursor,
-        work: Work,
+        batcher: Batcher,
         batching: Batching,
         *,
         number: int,
@@ -309,7 +310,7 @@ class Lane:
         max_micro_batches: float = math.inf,
     ) -> None:
         self._extras = extras
-        self._cursor, self.work, self._batching = cursor, work, batching
+        self._cursor, self.batcher, self._batching = cursor, batcher, batching
         self.number, self._num_lanes = number, num_lanes
         self._micro_batches = self._num_samples = self._num_read = 0
         self._max_micro_batches = max_micro_batches
@@ -319,15 +320,15 @@ class Lane:
         self._open: collections.deque[tuple[list[Unit], int]] = collections.deque()
         """Micro-batches that were only partly emitted, as in `Pending`."""
         self._sizes: dict[str, int] = {}  # of the micro-batches of each group
-        self._batches_samples = batching.batch_size is not None or work.groups
+        self._batches_samples = batching.batch_size is not None or batcher.groups
         self._ready: collections.deque[Any] = collections.deque()
         self._head: LaneState | None = None  # the last state of the cursor
         self._survivals = Survivals(number, num_lanes, sources)
         self._kept = self._survivals.kept
-        stacks = self._batches_samples and work.only_stacks
+        stacks = self._batches_samples and batcher.only_stacks
         filtering = extras if extras is not None and extras.may_leave_out else None
-        maker = work.maker if wrap is None else wrap(_upcoming_of(self))
-        self.feed = SampleFeed(cursor, work, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
+        maker = batcher.bare_maker if wrap is None else wrap(_upcoming_of(self))
+        self.feed = SampleFeed(cursor, batcher, maker, self._survivals, extras=filtering, ahead=ahead, stacks=stacks)
         self.pack_source: PackSource | None = None if open_pack_source is None else open_pack_source(self.feed)
         if state is not None:
             self._restore(state)
@@ -339,7 +340,7 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
-        observer = self.work.hooks.observer
+        observer = self.batcher.hooks.observer
         if observer is None:
             return self._produced()
         observer.begin_batch()
@@ -353,17 +354,17 @@ class Lane:
     def _produced(self) -> Produced[Any]:
         COUNTS.forget_images()  # what else this process decoded
         try:
-            with self.work.hooks:
+            with self.batcher.hooks:
                 batch = with_tensors(self._next_batch())
         except StopIteration:
-            if not self._micro_batches and (told := self.work.hooks.skip_summary()):
+            if not self._micro_batches and (told := self.batcher.hooks.skip_summary()):
                 logger.warning("lane %d ends without a batch: all samples %s", self.number, told)
             raise
         self._micro_batches += 1
         notes: dict[str, Any] = {}
         if self._extras is not None and self._extras.want_samples:
             notes = self._extras.note(self._index_of(self._micro_batches - 1), self._batched)
-        return Produced(self.number, batch, self.state(), self.work.hooks.take_skipped(), self._counts(batch), notes)
+        return Produced(self.number, batch, self.state(), self.batcher.hooks.take_skipped(), self._counts(batch), notes)
 
     def _index_of(self, number: int) -> int:
         """The index in the job of this lane's micro-batch `number`."""
@@ -372,12 +373,12 @@ class Lane:
     def _counts(self, batch: Any) -> CountValues:
         """The `BatchCounts` of a new batch, in the order of their fields; it takes those of the process."""
         tokens, slots = tokens_of(batch) if self._tokens is None else self._tokens
-        slowest = self.work.times.take_slowest()
+        slowest = self.batcher.times.take_slowest()
         return *COUNTS.take(), self._num_samples, tokens, slots, COUNTS.take_others(), slowest
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""
-        return self.work.hooks.take_skipped()
+        return self.batcher.hooks.take_skipped()
 
     def upcoming(self, num_units: int, most: int) -> Sequence[SampleRef]:
         """Up to `most` of the samples that it will load for its next units, as far as is known."""
@@ -406,8 +407,8 @@ class Lane:
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
-        hooks, index = self.work.hooks, self._index_of(number)
-        hooks.batch_index = index if self.work.batch_index_known_when_encoding else None
+        hooks, index = self.batcher.hooks, self._index_of(number)
+        hooks.batch_index = index if self.batcher.batch_index_known_when_encoding else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
             hooks.batch_index = index
@@ -415,10 +416,10 @@ class Lane:
             if self.pack_source is not None:
                 self._num_read = sum(unit.num_samples for unit in read)
                 self._tokens = _tokens_told(read)
-            keys = self.work.keys_of(read)
+            keys = self.batcher.keys_of(read)
             if self._extras is not None and self._extras.want_samples:
                 self._batched = _samples_of(read)
-            return self.work.batch(read, keys, collate=self._batches_samples) if read else []
+            return self.batcher.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
 
@@ -427,7 +428,7 @@ class Lane:
         if not self._batches_samples:
             return [self._next_unit()]
         try:
-            return self._next_group() if self.work.groups else self._next_bucket()
+            return self._next_group() if self.batcher.groups else self._next_bucket()
         except StopIteration:
             buckets = self._buckets
             full = (name for name, size in self._sizes.items() if len(buckets.get(name, ())) >= size)
@@ -436,7 +437,7 @@ class Lane:
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in buckets.values() for unit in bucket)
                 if left:
-                    self.work.hooks.skipped["batch_drop_last"] += left
+                    self.batcher.hooks.skipped["batch_drop_last"] += left
                 buckets.clear()
             if not buckets:
                 raise
@@ -448,8 +449,8 @@ class Lane:
         assert size is not None
         bucket, feed = self._buckets.setdefault("", []), self.feed
         queue = feed.queue
-        if self.work.batch_index_known_when_encoding:
-            self.work.hooks.batch_index = self._index_of(self._micro_batches)
+        if self.batcher.batch_index_known_when_encoding:
+            self.batcher.hooks.batch_index = self._index_of(self._micro_batches)
         try:
             while (num_missing := size - len(bucket)) > 0:
                 if self.pack_source is not None:
@@ -465,7 +466,7 @@ class Lane:
                 bucket += [item for item in items if item.sample is not UNREAD or feed.read(item)]
             return self._buckets.pop("")
         finally:
-            self.work.hooks.batch_index = None
+            self.batcher.hooks.batch_index = None
             if not bucket:
                 self._buckets.pop("", None)
 
@@ -474,7 +475,7 @@ class Lane:
         buckets = self._buckets
         while True:
             unit = self._next_unit()
-            group = self.work.group(unit, self._batching.batch_size)
+            group = self.batcher.group(unit, self._batching.batch_size)
             if group is None:
                 self.feed.note_not_kept(_GROUPED)
                 continue

@@ -27,8 +27,8 @@ from bridge_data.data.blocks import BlockBudget, BlockRule
 from bridge_data.decode import open_source_reader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.extensions import Feature
-from bridge_data.lanes.lane import Lane, Upcoming
-from bridge_data.lanes.maker import Batching, EncodingMaker, Maker, Watch, Work
+from bridge_data.lanes.lane import Lane, PackSource, SampleFeed, Upcoming
+from bridge_data.lanes.maker import Batcher, Batching, EncodingMaker, Maker, Watch
 from bridge_data.lanes.maker_wrappers import AheadMaker, KeepsSamples, LaneView, MakerWrapper, UpcomingSamples, wrapped
 from bridge_data.lanes.pack_source import PackSources
 from bridge_data.lanes.passes import PassLength
@@ -53,8 +53,8 @@ logger = logging.getLogger("bridge_data")
 _COST_WEIGHTS = Feature[Callable[[Plan, TaskEncoder[Any, Any, Any, Any], Batching], BlendRule]]("cost_weights")
 """Draws from the sources of a plan by shares of the cost that its weights count."""
 
-_RESTORED = Feature[Callable[[Work, Sequence[int], LaneExtras | None, Any], Any]]("restored")
-"""What the work made of sources of these sizes, by its restore key."""
+_RESTORED = Feature[Callable[[Batcher, Sequence[int], LaneExtras | None, Any], Any]]("restored")
+"""What the batcher made of sources of these sizes, by its restore key."""
 
 OF_SAMPLES = ("torch", "numpy.random", "PIL.Image")
 """The modules that lanes import on first use, if samples are more than texts and numbers."""
@@ -396,51 +396,54 @@ class LaneDataset:
         watch: Watch | None = None,
         *,
         wrappers: Sequence[MakerWrapper] = (),
-        work: Work | None = None,
+        batcher: Batcher | None = None,
     ) -> Lane:
         """Lane `number` at its position in `state`; `watch` is called with each sample before it is read, and its
         samples are made inside these `wrappers`, too. Nothing is read yet."""
         opened, own = self.opened, state.lanes.get(number, {})
         opened.read_in_blocks(self, state)
         extras = LaneExtras(self.extras, number, state) if self.extras else None
-        work, wrappers = work or self.work(watch=watch), (*self.wrappers, *wrappers)
+        batcher, wrappers = batcher or self.batcher(watch=watch), (*self.wrappers, *wrappers)
         ahead = None
         if self.is_remote and (read_ahead := READ_AHEAD.find()) is not None:
             kept: Sequence[object] = self.wrappers if opened.observer is None else ()  # who observes sees all work
             unread = [] if extras is None else [extras.is_left_out]
-            unread += [one.has_sample for one in kept if isinstance(one, KeepsSamples)]
+            unread += [one.has_sample for one in kept if isinstance(one, KeepsSamples) and not isinstance(one, type)]
             ahead = read_ahead(opened.readers, self.num_lanes_of_process(state.num_lanes), unread)
         batching, pack_sources = self.batching, self.pack_sources
+
+        def open_pack_source(feed: SampleFeed) -> PackSource:
+            return pack_sources.open(self, feed, number, state)
 
         def wrap(upcoming: Upcoming) -> Maker:
             view = LaneView(
                 number=number,
                 num_lanes=state.num_lanes,
-                times=work.times,
+                times=batcher.times,
                 new_upcoming=lambda: UpcomingSamples(upcoming, batching.batch_size or 1),
                 new_ahead_maker=self.ahead_maker,
-                maker=work.maker,
+                maker=batcher.bare_maker,
             )
             return wrapped(wrappers, view)
 
         return Lane(
             self.order.cursor(number, state),
-            work,
+            batcher,
             dataclasses.replace(batching, batch_size=None) if pack_sources.makes_batches else batching,
             number=number,
             num_lanes=state.num_lanes,
             sources=[*zip(self.order.source_labels, self.order.sizes, strict=True)],
             state=own if has_started(own) else None,
             ahead=ahead,
-            open_pack_source=(lambda feed: pack_sources.open(self, feed, number, state)) if work.is_packing else None,
+            open_pack_source=open_pack_source if batcher.is_packing else None,
             extras=extras,
             wrap=wrap if wrappers else None,
             max_micro_batches=self.passes.limit_of(number, state) if self.finite else math.inf,
         )
 
-    def work(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Work:
+    def batcher(self, handler: ErrorHandler | None = None, watch: Watch | None = None) -> Batcher:
         """A lane's own hooks (they count failures) over the readers that all lanes of this process share."""
-        return Work(self.maker(handler, watch), packing=self.is_packing)
+        return Batcher(self.maker(handler, watch), packing=self.is_packing)
 
     def maker(
         self, handler: ErrorHandler | None = None, watch: Watch | None = None, *, ahead: bool = False
@@ -479,7 +482,7 @@ class LaneDataset:
         """
         handler = self.worker_config.restore_error_handler
         extras = LaneExtras(self.extras, 0, self.new_state()) if self.extras else None
-        return _RESTORED.get(needed_by="restore_sample")(self.work(handler), self.order.sizes, extras, key)
+        return _RESTORED.get(needed_by="restore_sample")(self.batcher(handler), self.order.sizes, extras, key)
 
     def raw_samples(self, num_samples: int) -> list[RawSample]:
         """The first samples of this rank's first lane, as stored."""

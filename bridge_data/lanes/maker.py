@@ -2,7 +2,7 @@
 
 A `Maker` gets references of samples and returns what is made of them. `EncodingMaker` is the one that does the work:
 reading, decoding, and the hooks of samples. What else a run wants of it (samples that were made before, or by another
-process; times) wraps a maker: see `maker_wrappers`. `Work` has the maker of one lane, and calls the hooks that get
+process; times) wraps a maker: see `maker_wrappers`. `Batcher` has the maker of one lane, and calls the hooks that get
 several samples: it says which items share a pack, and returns packed samples, groups and batches.
 
 Whoever makes it, the same reference gives the same sample, on any lane, worker, rank or resume. What is skipped, and
@@ -366,12 +366,13 @@ class Batching:
     max_micro_batches: int | None = None
 
 
-class Work:
-    """Packs (with `packing`), groups and batches what `maker`, or one that wraps it, makes; for one lane."""
+class Batcher:
+    """Packs (with `packing`), groups and batches the samples of one lane, by the hooks that get several. The samples
+    are made by `bare_maker`, or by what wraps it."""
 
-    def __init__(self, maker: EncodingMaker, *, packing: bool) -> None:
-        self.maker, self.hooks, self.times = maker, maker.hooks, SampleTimes()
-        self._ids = maker.ids
+    def __init__(self, bare_maker: EncodingMaker, *, packing: bool) -> None:
+        self.bare_maker, self.hooks, self.times = bare_maker, bare_maker.hooks, SampleTimes()
+        self._ids = bare_maker.ids
         self.numbers = {source_id: number for number, source_id in enumerate(self._ids.source_ids)}
         """Numbers of the sources, by their ids in restore keys."""
         self.is_packing = packing
@@ -391,7 +392,7 @@ class Work:
     @functools.cached_property
     def _batches_decoded(self) -> bool:
         """Whether samples are batched as built-in code decoded them."""
-        return not (self.is_packing or self.groups) and self.maker.is_builtin_only
+        return not (self.is_packing or self.groups) and self.bare_maker.is_builtin_only
 
     @property
     def batch_index_known_when_encoding(self) -> bool:

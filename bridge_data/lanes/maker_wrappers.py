@@ -144,7 +144,8 @@ process that runs it. What it counts in `COUNTS.others` comes to the trainer, as
 
 @runtime_checkable
 class KeepsSamples(Protocol):
-    """A `MakerWrapper` that has some samples without a read, which an `Announcer` therefore does not announce."""
+    """A `MakerWrapper` that has some samples without a read, which an `Announcer` therefore does not announce: an
+    object that is called to wrap a maker, not a class."""
 
     def has_sample(self, ref: SampleRef) -> bool:
         """Whether it has a sample now."""

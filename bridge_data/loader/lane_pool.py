@@ -102,12 +102,12 @@ class LaneRunner:
     def take(self, lane: int) -> LaneResult:
         """The next result of `lane`; of a micro-batch that is skipped, without the batch. Raises what the lane
         raises."""
-        run, state = self.lane(lane), self._state
+        opened, state = self.lane(lane), self._state
         try:
             with self._arena.active():
-                result = run.next()
+                result = opened.next()
         except StopIteration:
-            return Ended(lane, run.state(), run.take_skipped())
+            return Ended(lane, opened.state(), opened.take_skipped())
         if state.skips is not None and (result.state["micro_batches"] - 1) * state.num_lanes + lane in state.skips:
             result.batch = None  # no rank gets it, so it does not travel
         return result

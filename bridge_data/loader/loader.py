@@ -114,7 +114,7 @@ class SavableDataLoader:
         self._recorders = dict(self._opened_recorders())
         """By the name of the feature, what follows the batches that are handed out."""
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._in_step = _InStep()
+        self._in_sync = _InSync()
         self._fetched: Produced[Any] | None = None
         self._position: Position
         self._go_to(dataset.new_state())
@@ -231,7 +231,7 @@ class SavableDataLoader:
         Raises:
             WorkerError: if a worker cannot load it.
         """
-        with self._in_step:
+        with self._in_sync:
             return self._pool.wait_ready(timeout_s)
 
     def close(self) -> None:
@@ -265,14 +265,14 @@ class SavableDataLoader:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         position = self._position
         while self._fetched is None and (lane := position.turn()) is not None:
-            if not self._in_step.is_set:
+            if not self._in_sync.holds:
                 lanes = position.lanes()
                 for recorder in self._recorders.values():
                     recorder.begin(position.state)
                 self._pool.begin(lanes, position.state)
-                self._in_step.is_set = True
+                self._in_sync.holds = True
                 continue
-            with self._in_step:
+            with self._in_sync:
                 result = self._pool.take(lane)
                 if result.skipped:
                     self.meter.count_skips(result.skipped)
@@ -287,7 +287,7 @@ class SavableDataLoader:
 
     def _hand_out(self, result: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        with self._in_step:
+        with self._in_sync:
             self._fetched = None
             for name, recorder in self._recorders.items():
                 recorder.note(self._position.index, result.notes.get(name))
@@ -320,7 +320,7 @@ class SavableDataLoader:
 
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
-        self._in_step.is_set = False
+        self._in_sync.holds = False
         self._fetched = None
         if self.even_ends is not None:
             self.even_ends.begin(state)
@@ -331,21 +331,21 @@ class SavableDataLoader:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
-class _InStep:
-    """Whether the pool and the recorders go on from the position: the pool takes batches ahead, so it has an offset of
-    its own in the lanes, as recorders have in what they note. Each change of one of these is made `with` this, which is
-    unset meanwhile: if a change is interrupted, at whichever line, or fails, all begin anew at the position. So no
-    batch is lost, and none comes twice."""
+class _InSync:
+    """Whether the pool and the recorders go on from where the position is. The pool takes batches ahead, so it has an
+    offset of its own in the lanes, as recorders have in what they note. Whatever changes one of these is done `with`
+    this: it does not hold meanwhile, nor afterwards if that was interrupted, at whichever line, or failed. Then all
+    begin anew at the position, so no batch is lost, and none comes twice."""
 
     def __init__(self) -> None:
-        self.is_set = self._was_set = False
+        self.holds = self._held = False
 
     def __enter__(self) -> None:
-        self._was_set, self.is_set = self.is_set, False
+        self._held, self.holds = self.holds, False
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self.is_set = self._was_set
+            self.holds = self._held
 
 
 class Meter:
@@ -525,7 +525,7 @@ class Position:
         self._rank, self._world_size = config.rank, config.world_size
         self._epoch_length = virtual_epoch_length
         self._schedule, self._has_checked_skips = LaneSchedule(state, state.lanes), False
-        self._begin = state
+        self._began_with = state
         """The state with which it began, for the fields that no batch changes."""
         self._now = _Now(state.lanes, state.micro_batch_index, state.epoch_batches, state.ended)
         """Set in one assignment: an interrupt (Ctrl-C, a signal handler that saves) finds all of a turn, or none."""
@@ -536,7 +536,7 @@ class Position:
     @property
     def state(self) -> LoaderState:
         """What to save now. It is made when it is asked for, which is seldom: a turn takes less time."""
-        return dataclasses.replace(self._begin, **self._now._asdict())
+        return dataclasses.replace(self._began_with, **self._now._asdict())
 
     @property
     def is_at_virtual_epoch(self) -> bool:
@@ -555,7 +555,7 @@ class Position:
     @property
     def is_skipped(self) -> bool:
         """Whether the micro-batch of the lane whose turn it is goes to no rank."""
-        return self._begin.skips is not None and self._schedule.index in self._begin.skips
+        return self._began_with.skips is not None and self._schedule.index in self._began_with.skips
 
     def check_skips(self, named: StepSkips | None) -> None:
         """Check, once, that the ranks can share what comes between skips, and log these, and what came before the
@@ -564,7 +564,7 @@ class Position:
         Raises:
             ConfigError: if they cannot.
         """
-        skips, index = self._begin.skips, self._now.micro_batch_index
+        skips, index = self._began_with.skips, self._now.micro_batch_index
         if self._has_checked_skips:
             return
         if skips is not None:
@@ -603,7 +603,7 @@ class Position:
     def next_index(self) -> int:
         """The `micro_batch_index` of the state after the current turn: the same on all ranks, which get one micro-batch
         each at a time."""
-        begin, skips, index = self._now.micro_batch_index, self._begin.skips, self._schedule.index
+        begin, skips, index = self._now.micro_batch_index, self._began_with.skips, self._schedule.index
         if skips is not None:  # of endless data, in which no rank lacks a turn
             return skips.index_after(skips.num_handed_out(begin) + self._world_size)
         return index - (index - begin) % self._world_size + self._world_size

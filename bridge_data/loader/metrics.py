@@ -20,7 +20,6 @@ from bridge_data.later import torch
 from bridge_data.order import BEGINNING
 from bridge_data.order.cursor import entry_size
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plan.source import multiplied, together
 from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
@@ -224,12 +223,11 @@ def epochs_of(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
     if state.fingerprint["order"] != "shuffled" or not state.lanes:
         return epochs
     state = dataset.pack_sources.drawn(dataset, state)
-    for number, (name, label) in enumerate(state.fingerprint["sources"]):
-        own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
-        num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
+    for number, (_, label) in enumerate(state.fingerprint["sources"]):
         share = dataset.plan.sources[number].num_samples / state.num_lanes  # of an epoch, for one lane
-        drawn = _mean(_drawn(lane, number, num_together * share) for lane in state.lanes.values())
-        first_epoch = state.generations[-1].rows[number][-1]
+        of_shuffle = state.num_together(number) * share
+        drawn = _mean(_drawn(lane, number, of_shuffle) for lane in state.lanes.values())
+        first_epoch = state.generations[-1].first_epoch(number)
         epochs[f"{label} ({number})" if label in epochs else label] = first_epoch + drawn / share
     return epochs
 

@@ -15,8 +15,8 @@ When each method is called:
 |---|---|---|---|
 | trainer | `StateExtra` | `of_data` | a data set or a loader is made that asks for it |
 | | | `recorder` | a loader is made |
-| | | `begin` | a run begins, or goes on from a state: what it returns is kept in the state of the job |
-| | | `resharded` | the same, if the number of lanes changes: what the lanes have is lost, but for what it returns |
+| | | `begin` | a run begins, or goes on from a state, maybe twice: what it returns is kept in the state of the job |
+| | | `resharded` | after `begin`, if the number of lanes changes: what lanes have is lost, but for what it returns |
 | | | `agreed` | ranks compare what they have found |
 | | | `gathered` | a state of the whole job is saved |
 | | `Recorder` | `begin` | the loader begins at a state, also after an interrupt |

@@ -1,8 +1,8 @@
 """The order of a plan: one object per run that makes the cursors of all lanes and restores states.
 
 Reads a plan, a seed and the shuffle settings. Returns geometries and cursors; the fingerprint of the run; saved states
-converted to another number of lanes (reshard). It is pure arithmetic and
-tables, and reads no data.
+converted to another number of lanes (reshard). It is pure arithmetic and tables; of the data it asks only for names,
+counts and fingerprints.
 """
 
 import collections
@@ -27,7 +27,7 @@ from bridge_data.order.resharding import batch_bounds, reshard_ordered, reshard_
 from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LoaderState, Resharded
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, num_together
 
 _SHAPE_DIGITS = 16
 """Digits of a fingerprint that are of the names, sizes and counts of shards."""
@@ -91,7 +91,7 @@ class PlanOrder:
         """Samples of each source."""
         together_of_run = 1 if shuffle is None else shuffle.epochs_per_shuffle
         self._epochs_per_shuffle = [multiplied(together_of_run, source.epochs_per_shuffle) for source in plan.sources]
-        self._together = [together(epochs) for epochs in self._epochs_per_shuffle]
+        self._together = [num_together(epochs) for epochs in self._epochs_per_shuffle]
         for _, weights in self._phases:
             check_weights(weights, self.source_labels)
         if shuffle is not None and not shuffle.repeat:

@@ -26,6 +26,7 @@ from bridge_data.errors import DAMAGED_STATE, ConfigError, StateError
 from bridge_data.order.cursor import CursorState
 from bridge_data.order.row import Geometry
 from bridge_data.order.step_skips import SkippedRange, StepSkips
+from bridge_data.plan.source import multiplied, num_together
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
@@ -57,6 +58,10 @@ class Generation(NamedTuple):
     rows: list[list[int]]
     """Plain numbers, which states keep: of each source those of its `geometries`, without the lanes; of the validation
     order, which has one row for all sources, the `first_batch`."""
+
+    def first_epoch(self, source: int) -> int:
+        """Of a training order: the epoch with which the row of a source begins."""
+        return self.rows[source][-1]
 
     @property
     def geometries(self) -> list[Geometry]:
@@ -265,6 +270,12 @@ class LoaderState:
                 f"the state lacks lanes {missing[:16]} of {self.num_lanes}; merge the states of all data-parallel "
                 "ranks (merge_states), or pass all of them"
             )
+
+    def num_together(self, source: int) -> int:
+        """The epochs of a source that are shuffled together; 1 without shuffling."""
+        name, _ = self.fingerprint["sources"][source]
+        own = self.fingerprint.get("epochs_of_sources", {}).get(name, 1)
+        return num_together(multiplied(self.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
 
     def of_rank(self, rank: int, world_size: int) -> Self:
         """The state with only the lanes of `rank`: every `world_size`-th one."""

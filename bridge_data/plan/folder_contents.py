@@ -4,7 +4,8 @@ Reads the names of the files in a folder. Returns those of each kind. Raises `Co
 as tars with a Parquet file beside each: only the user knows which of them is the data set, and whoever reads one of
 them would leave out the other without a word.
 
-`KINDS` is the one table of these endings. Its keys are names of formats of `bridge-data convert`.
+`KINDS` has these endings. Its keys are names of formats of `bridge-data convert`; the first ending of a kind that is
+read in place by a plug-in is the name of the extension of the kind `formats`.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""The formats of data that are read where they are: one table, and nobody else looks at a path to tell what is there.
+"""The formats of data that are read where they are, in one table: `find_format` tells what is at a path.
 
 Reads a path. Returns its `Format`: what its split parts are called, and its samples as a `Source`. Raises `ConfigError`
 if there are no data; with file and line, for settings that a format has no use for.

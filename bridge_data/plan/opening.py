@@ -441,9 +441,20 @@ def load_dataset(
     Raises:
         ConfigError: if nothing is there.
     """
-    given: dict[str, Any] = {"split_part": split_part, "subflavors": subflavors, "sample_type": sample_type}
-    given |= {"shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier, "field_map": field_map}
-    given |= {"dataset_config": dataset_config, "split_config": split_config}
+    given: dict[str, Any] = {
+        "split_part": split_part,
+        "subflavors": subflavors,
+        "shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier,
+        "sample_type": sample_type,
+        "field_map": field_map,
+        "dataset_config": dataset_config,
+        "split_config": split_config,
+    }
+    trust: dict[str, Any] = {
+        "trusted_modules": trusted_modules,
+        "trust_dataset_code": trust_dataset_code,
+        "limits": limits,
+    }
     made: _Declaring
     if isinstance(path, Mapping):
         location = os.path.join(os.getcwd(), "(dict)")
@@ -451,8 +462,6 @@ def load_dataset(
     else:
         location = absolute(path)
         document = LoadCache(limits).document(location) if location.endswith((".yaml", ".yml")) else None
-    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "limits": limits}
-    trust["trust_dataset_code"] = trust_dataset_code
     if document is None:
         made = DatasetLoader(location, **given, **trust)
         made._format = format_of(location)

@@ -204,8 +204,8 @@ def multiplied(outer: EpochsPerShuffle, inner: EpochsPerShuffle) -> EpochsPerShu
     return outer * inner
 
 
-def together(epochs: EpochsPerShuffle) -> int | None:
-    """The number of epochs that a `Row` shuffles together."""
+def num_together(epochs: EpochsPerShuffle) -> int | None:
+    """The number of epochs that a `Row` shuffles together; None: none are shuffled."""
     return MANY_EPOCHS if epochs == WITH_REPLACEMENT else epochs
 
 

@@ -292,7 +292,7 @@ class Planner:
         self._sources = [(source.name, source.num_samples) for source in dataset.plan.sources]
         self._is_packed = dataset.batching.packing_buffer_size is not None
         are_planned = dataset.pack_sources.are_planned
-        self._is_open = not are_planned and (self._is_packed or dataset.work().groups)
+        self._is_open = not are_planned and (self._is_packed or dataset.batcher().groups)
         """Whether the samples of a step are chosen when they are read."""
         self._unknown = "which samples share a pack (or a group) is decided when they are read: no step has a known "
         self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"

@@ -126,13 +126,13 @@ class _LoaderLane:
         dataset = self._dataset
         if extras != dataset.extras:
             dataset = dataset.changed(extras=extras)
-        work = dataset.work(watch=self._count if self._reads else None)
-        make = work.batch
+        batcher = dataset.batcher(watch=self._count if self._reads else None)
+        make = batcher.batch
         # The lane calls it with what a batch is made of; all else is unchanged.
-        work.batch = functools.partial(self._batch, make)  # type: ignore[method-assign]
+        batcher.batch = functools.partial(self._batch, make)  # type: ignore[method-assign]
         state = dataclasses.replace(self._state, lanes={self._number: own})
         wrappers = () if self._reads else (_unread,)
-        return dataset.lane(self._number, state, work=work, wrappers=wrappers)
+        return dataset.lane(self._number, state, batcher=batcher, wrappers=wrappers)
 
     def _count(self, _: SampleRef) -> None:
         self.num_replayed += 1
@@ -198,12 +198,12 @@ class RunSection:
         self.source_numbers, self.state = source_numbers, state
         self.source_labels, self.source_ids = [one.name for one in dataset.plan.sources], dataset.source_ids
         self.is_packing = dataset.is_packing
-        work, is_planned = dataset.work(), dataset.pack_sources.are_planned
+        batcher, is_planned = dataset.batcher(), dataset.pack_sources.are_planned
         waits = any(lane.get("pending") for lane in state.lanes.values())
-        self.is_replayed = not is_planned and (replay or self.is_packing or work.may_multiply or waits)
+        self.is_replayed = not is_planned and (replay or self.is_packing or batcher.may_multiply or waits)
         if self.is_replayed and isinstance(dataset.task_encoder, OrderTaskEncoder) and not unknown:
             self.unknown = NEEDS_ENCODER
-        has_hooks = bool(work.does or dataset.task_encoder.cookers)
+        has_hooks = bool(batcher.does or dataset.task_encoder.cookers)
         self.assumes_no_skips = is_planned or (has_hooks and not (self.is_replayed or is_proved))
         self._inverse: Callable[[int, int, range], Iterator[int]] | None = None
         self._limit_of = functools.cache(functools.partial(dataset.passes.limit_of, state=state))

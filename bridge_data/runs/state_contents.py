@@ -12,7 +12,6 @@ from bridge_data.order import BEGINNING
 from bridge_data.order.cursor import Entry, entry_size, is_slice
 from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.plan.source import multiplied, together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,9 +111,7 @@ def _inbox(lane: LaneState) -> Iterator[tuple[int, Entry]]:
 
 def _epochs(state: LoaderState, number: int) -> Iterator[int]:
     """The epochs of a source that lanes are in, and the first epochs of their inboxes."""
-    name, _ = state.fingerprint["sources"][number]
-    own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
-    num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
+    num_together = state.num_together(number)
     for lane_state in state.lanes.values():
         positions = [(len(state.generations) - 1, _cursor(lane_state, number)[0])]
         for entry in (entry for source_number, entry in _inbox(lane_state) if source_number == number):
@@ -123,7 +120,7 @@ def _epochs(state: LoaderState, number: int) -> Iterator[int]:
             else:
                 yield from (epoch for epoch, *_ in entry)
         for generation, shuffle in positions:
-            first = state.generations[generation][1][number][-1] + shuffle * num_together
+            first = state.generations[generation].first_epoch(number) + shuffle * num_together
             yield from (first, first + num_together - 1)
 
 

@@ -119,7 +119,7 @@ def memoized(dataset: LaneDataset, memo: Memo) -> LaneDataset:
         ConfigError: if a folder cannot be used.
     """
     sources = dataset.plan.sources
-    keys = keys_of(dataset.work().maker, sources, str(memo.version), bare_keys=dataset.bare_keys)
+    keys = keys_of(dataset.batcher().bare_maker, sources, str(memo.version), bare_keys=dataset.bare_keys)
     of_samples = SampleMemo(memo, sources, keys)
     _ = of_samples.files  # opened here, rather than in a worker
     return dataset.changed(wrappers=(of_samples, *dataset.wrappers))

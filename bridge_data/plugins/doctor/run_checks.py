@@ -32,7 +32,7 @@ from bridge_data.order.plan_order import ShuffleSettings
 from bridge_data.order.row import MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.blending import RepeatedData
-from bridge_data.plan.source import together
+from bridge_data.plan.source import num_together
 from bridge_data.plugins.doctor.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.plugins.doctor.findings import Finding, Level, in_order_of_gain
 from bridge_data.plugins.doctor.mixing import Mixing, mixing_of
@@ -414,7 +414,7 @@ def order_of(source: Source, num_lanes: int, shuffle: ShuffleSettings, size: int
     """The order of a source if a step takes `size` samples of it from one lane."""
     geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(counts_of(source.records), geometry.chunk_size)
-    row = Row(counts_of(source.records), geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
+    row = Row(counts_of(source.records), geometry, key=0, epochs_per_shuffle=num_together(source.epochs_per_shuffle))
     return SourceOrder(
         source=source,
         size=size,

@@ -210,7 +210,7 @@ class PlannedSource:
         if self._step is not None:
             return self._part_of(self._step, read)
         read = self._within_budgets(read, self._packs.budgets)
-        return self._feed.work.pack(read) if read else None
+        return self._feed.batcher.pack(read) if read else None
 
     def state(self) -> dict[str, Any]:
         """The position of the lane: see `LanePacks.state`."""
@@ -251,7 +251,7 @@ class PlannedSource:
             number = numbers[item.ref._replace(output=item.output)]
             member = self._packs.member(item.ref, item.output)
             if kept := self._within_budgets([item], [] if member is None else member.costs):
-                packs[number] = self._feed.work.pack(kept)
+                packs[number] = self._feed.batcher.pack(kept)
         made = {number: pack.sample for number, pack in packs.items() if pack is not None}
         samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
         counted = [tokens_of(one) for one in samples.values()]
@@ -260,7 +260,7 @@ class PlannedSource:
 
     def _within_budgets(self, items: list[Item], budgets: Sequence[int]) -> list[Item]:
         """The samples of a planned pack for which it has room, in order: all, if their costs are as measured."""
-        hooks, packing, kept = self._feed.work.hooks, self._packs.packing, []
+        hooks, packing, kept = self._feed.batcher.hooks, self._packs.packing, []
         left = list(budgets)
         for item in items:
             costs, member = packing.costs_of(item.sample), self._packs.member(item.ref, item.output)
@@ -289,7 +289,7 @@ class PlannedSource:
         member = self._packs.member(item.ref, item.output)
         if member is None or member.num_parts == num_made or not member.is_first:
             return
-        hooks = self._feed.work.hooks
+        hooks = self._feed.batcher.hooks
         what = f"{self._described(item)} has {num_made} parts, by the cost index {member.num_parts}"
         if self._packs.packing.remeasured == "error":
             raise FatalSampleError(f"a planned pack has other parts than were measured: {what}; {_MEASURE}")
@@ -315,7 +315,7 @@ class PlannedSource:
     def _count_left_out(self, count: int) -> None:
         if count:
             reason = "by the cost index: skipped by the encoder, or too long"
-            self._feed.work.hooks.count_skip(LEFT_OUT, count, reason)
+            self._feed.batcher.hooks.count_skip(LEFT_OUT, count, reason)
 
 
 def costs_of_sources(dataset: PackedData) -> list[CostTable]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.maker import BATCH, PACK, Item, Unit, Work, outputs_of
+from bridge_data.lanes.maker import BATCH, PACK, Batcher, Item, Unit, outputs_of
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import SampleKey
 from bridge_data.order.extras import LaneExtras
@@ -55,16 +55,16 @@ def _sample(sample: Any, key: Any) -> SampleKey:
     )
 
 
-def restored(work: Work, sizes: Sequence[int], extras: LaneExtras | None, key: Any) -> Any:
+def restored(batcher: Batcher, sizes: Sequence[int], extras: LaneExtras | None, key: Any) -> Any:
     """The sample, pack or batch with the `__restore_key__` `key`: see `Restorer.restore`."""
-    return Restorer(work, sizes, extras).restore(key)
+    return Restorer(batcher, sizes, extras).restore(key)
 
 
 class Restorer:
-    """Restores what `work` made from sources of these `sizes` in samples."""
+    """Restores what `batcher` made from sources of these `sizes` in samples."""
 
-    def __init__(self, work: Work, sizes: Sequence[int], extras: LaneExtras | None = None) -> None:
-        self._work, self._sizes, self._extras = work, sizes, extras
+    def __init__(self, batcher: Batcher, sizes: Sequence[int], extras: LaneExtras | None = None) -> None:
+        self._batcher, self._sizes, self._extras = batcher, sizes, extras
 
     def restore(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`. For a member of a pack: as it was before packing.
@@ -73,7 +73,7 @@ class Restorer:
             ConfigError: if the key is invalid, or not of this data set.
             SampleError: if the hooks now skip it.
         """
-        with self._work.hooks:
+        with self._batcher.hooks:
             match key:
                 case [str(tag), int(number), int(output), *units] if tag == BATCH and units:
                     return self._batch(number, output, [_unit(unit, key) for unit in units])
@@ -81,23 +81,23 @@ class Restorer:
             if unit.is_pack:
                 return self._unit(unit).sample
             item = self._item(unit.members[0])
-            made = self._work.members(item) if self._work.is_packing else [item.sample]
+            made = self._batcher.members(item) if self._batcher.is_packing else [item.sample]
             return self._made(made[0] if made else None, unit)
 
     def _batch(self, number: int, output: int, keys: Sequence[UnitKey]) -> Any:
         for unit in keys:
-            if unit.is_pack != self._work.is_packing:
+            if unit.is_pack != self._batcher.is_packing:
                 raise ConfigError(
                     f"the restore key is of a batch of {'packs' if unit.is_pack else 'samples'}, but this data set "
-                    f"{'packs samples' if self._work.is_packing else 'has no packing_buffer_size'}: restore it from "
+                    f"{'packs samples' if self._batcher.is_packing else 'has no packing_buffer_size'}: restore it from "
                     "one with the settings of the run"
                 )
-        hooks = self._work.hooks
-        if self._work.batch_index_known_when_encoding:
+        hooks = self._batcher.hooks
+        if self._batcher.batch_index_known_when_encoding:
             hooks.batch_index = number
         units = [self._unit(key) for key in keys]
         hooks.batch_index = number
-        batches = self._work.batch(units, self._work.keys_of(units), collate=True)
+        batches = self._batcher.batch(units, self._batcher.keys_of(units), collate=True)
         if output >= len(batches):
             raise self._left_out(f"output {output} of the batch of", keys[0])
         return batches[output]
@@ -106,15 +106,15 @@ class Restorer:
         items = [self._item(member) for member in key.members]
         if not key.is_pack:
             return items[0]
-        if not self._work.is_packing:
+        if not self._batcher.is_packing:
             raise ConfigError(
                 "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
                 "the settings of the run"
             )
-        return self._made(self._work.pack(items), key)
+        return self._made(self._batcher.pack(items), key)
 
     def _item(self, key: SampleKey) -> Item:
-        sources = self._work.numbers
+        sources = self._batcher.numbers
         if key.source not in sources:
             raise ConfigError(
                 f"the restore key is of source {key.source!r}, which this data set does not have; it has "
@@ -128,7 +128,7 @@ class Restorer:
         ref = SampleRef(number, key.epoch, key.index, key.output)
         for _, extra in () if self._extras is None else self._extras.left_out([ref]):
             raise SampleError(f"the sample {tuple(key)} is left out by this run ({extra.skips_as}): it is not restored")
-        (outputs,) = self._work.maker.make((ref,))
+        (outputs,) = self._batcher.bare_maker.make((ref,))
         made = dict(outputs_of(outputs)).get(key.output)
         return Item(OLD, ref, key.output, self._made(made, UnitKey((key,), False)))
 
@@ -138,7 +138,7 @@ class Restorer:
         return made
 
     def _left_out(self, what: str, key: UnitKey) -> SampleError:
-        skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage not in NO_STAGES)
+        skipped = (stage for stage, count in self._batcher.hooks.skipped.items() if count and stage not in NO_STAGES)
         stages = ", ".join(skipped) or "no hook, which makes fewer samples or batches now"
         return SampleError(
             f"{what} {tuple(key.members[0])} cannot be restored: it is skipped by {stages}. Have the hooks changed "
