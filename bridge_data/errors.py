@@ -201,7 +201,9 @@ class FailureReport(NamedTuple):
             return
         logger.warning(
             "process %d has left out samples for the same reason %d times so far, the last one of %s",
-            *(os.getpid(), self.number, self.in_short),
+            os.getpid(),
+            self.number,
+            self.in_short,
         )
 
     def log_in_all(self, num_more: int) -> None:

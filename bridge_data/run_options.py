@@ -311,9 +311,18 @@ class LoaderConfig:
 
 
 _OF_WORKERS = (
-    *("prefetch_factor", "workers", "watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"),
-    *("worker_start_timeout_s", "fail_on_timeout", "workers_help", "start_method", "sample_timeout_s"),
-    *("max_worker_restarts", "restart_window_batches", "max_shared_bytes"),
+    "prefetch_factor",
+    "workers",
+    "watchdog_timeout_seconds",
+    "watchdog_initial_timeout_seconds",
+    "worker_start_timeout_s",
+    "fail_on_timeout",
+    "workers_help",
+    "start_method",
+    "sample_timeout_s",
+    "max_worker_restarts",
+    "restart_window_batches",
+    "max_shared_bytes",
 )
 """Options of a `LoaderConfig` that say how its workers run."""
 

@@ -19,30 +19,37 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *(
-        "later",
-        "child_process",
-        "counts",
-        "samples",
-        "errors",
-        "ignored",
-        "extensions",
-        "limits",
-    ),
-    *(
-        "options",
-        "replacement",
-        "import_hook",
-        "running_hook",
-        "topology",
-        "storage",
-        "data",
-        "plan",
-        "order",
-        "decode",
-    ),
-    *("prepare", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "configs"),
-    *("runs", "cli", "plugins", "energon"),
+    "later",
+    "child_process",
+    "counts",
+    "samples",
+    "errors",
+    "ignored",
+    "extensions",
+    "limits",
+    "options",
+    "replacement",
+    "import_hook",
+    "running_hook",
+    "topology",
+    "storage",
+    "data",
+    "plan",
+    "order",
+    "decode",
+    "prepare",
+    "task",
+    "run_options",
+    "keywords",
+    "lanes",
+    "loader",
+    "encoders",
+    "datamodule",
+    "configs",
+    "runs",
+    "cli",
+    "plugins",
+    "energon",
 )
 """From the first to the last: what all stages use, the stages, and the core's last rooms: the DataModule and its
 settings, training runs as commands read them, and the command line. Above the core stand
@@ -51,8 +58,19 @@ the plug-ins, whose commands use what those of the core share; and the names of 
 NUMBERS = {name: number for number, name in enumerate(LAYERS)}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = (
-    *("av", "click", "cloudpickle", "lightning", "megatron", "numpy", "PIL"),
-    *("sqlite3", "torch", "tqdm", "transformers", "webdataset", "yaml"),
+    "av",
+    "click",
+    "cloudpickle",
+    "lightning",
+    "megatron",
+    "numpy",
+    "PIL",
+    "sqlite3",
+    "torch",
+    "tqdm",
+    "transformers",
+    "webdataset",
+    "yaml",
 )
 
 

@@ -34,8 +34,14 @@ Given = str | os.PathLike[str]
 
 STORES = ("s3://bucket/out", "gs://bucket/out", "az://bucket/out", "msc://profile/out", "hf://datasets/a/b/out")
 NOWHERE = (
-    *("https://host/out", "hf://datasets/a/b/out", "hf://buckets/a/out", "s3:///out", Path("s3://bucket/out")),
-    *("s3:bucket/out", "file:out", "$BRIDGE_DATA_NOT_SET/out"),
+    "https://host/out",
+    "hf://datasets/a/b/out",
+    "hf://buckets/a/out",
+    "s3:///out",
+    Path("s3://bucket/out"),
+    "s3:bucket/out",
+    "file:out",
+    "$BRIDGE_DATA_NOT_SET/out",
 )
 """URLs of no store that is written to, or without slashes, of which `pathlib` removes one; a variable not set."""
 

@@ -15,7 +15,12 @@ from bridge_data.energon.module_paths import LEFT_OUT
 ENERGON_7_4_1 = Path(__file__).with_name("energon_7_4_1.txt").read_text().split()
 
 HERE_ALONE = {
-    *("BatchDataset", "FilterDataset", "LimitDataset", "MapDataset", "RepeatDataset", "SavableDataset"),
+    "BatchDataset",
+    "FilterDataset",
+    "LimitDataset",
+    "MapDataset",
+    "RepeatDataset",
+    "SavableDataset",
 }
 """Names of `bridge_data.energon` alone: programs need them only until they are rewritten."""
 

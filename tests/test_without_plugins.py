@@ -15,10 +15,16 @@ from tests.prepared import write_texts
 from tests.ranks import run_job
 
 CONTRACTS = (
-    *("tests/properties/test_machine.py", "tests/properties/test_resume.py", "tests/test_golden_order.py"),
-    *("tests/order", "tests/lanes/test_lane.py", "tests/lanes/test_packs.py"),
-    *("tests/loader/test_loader.py", "tests/loader/test_lane_pool.py"),
-    *("tests/loader/checkpoint/test_checkpoint_folder.py", "tests/loader/checkpoint/test_state_files.py"),
+    "tests/properties/test_machine.py",
+    "tests/properties/test_resume.py",
+    "tests/test_golden_order.py",
+    "tests/order",
+    "tests/lanes/test_lane.py",
+    "tests/lanes/test_packs.py",
+    "tests/loader/test_loader.py",
+    "tests/loader/test_lane_pool.py",
+    "tests/loader/checkpoint/test_checkpoint_folder.py",
+    "tests/loader/checkpoint/test_state_files.py",
 )
 """Tests of what the core promises, none of which may need a plug-in."""
 

@@ -19,8 +19,14 @@ from benchmarks.speed import data as shards
 
 VOCABULARY = 16_384
 SPECIAL = (
-    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
-    *("<|image_pad|>", "<|video_pad|>", "<image>"),
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<image>",
 )
 WIDTHS, HEIGHTS, PHOTO_BYTES = (400, 640), (300, 427), 40_000
 NUM_PHOTO_CHATS, NUM_TEXT_CHATS = 512, 8_000

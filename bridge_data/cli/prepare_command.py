@@ -233,8 +233,19 @@ def _option(name: str) -> str:
 
 _ADDING = frozenset(
     {
-        *("media", "orientation", "costs", "num_workers", "executor", "task", "rescan", "dataset_config"),
-        *("split_config", "limits", "progress", "non_interactive", "trusted_modules"),
+        "media",
+        "orientation",
+        "costs",
+        "num_workers",
+        "executor",
+        "task",
+        "rescan",
+        "dataset_config",
+        "split_config",
+        "limits",
+        "progress",
+        "non_interactive",
+        "trusted_modules",
     }
 )
 """The options for what is added to data."""

@@ -228,7 +228,9 @@ def _join_lists(root: yaml.Node, file: str, repeatable: Collection[str]) -> None
         logger.warning(
             "%s: %r is already in line %d: all entries of both lists hold; make them one list, since other readers of "
             "YAML know only the last",
-            *(_at(file, key), name, before[0].start_mark.line + 1),
+            _at(file, key),
+            name,
+            before[0].start_mark.line + 1,
         )
         entries = [entry for node in (before[1], value) if isinstance(node, yaml.SequenceNode) for entry in node.value]
         joined[name] = before[0], yaml.SequenceNode(_LIST, entries, before[1].start_mark, value.end_mark)

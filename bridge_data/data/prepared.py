@@ -184,7 +184,10 @@ class PreparedDataset:
             absent = sorted(keys - found.get(number, {}).keys())
             logger.warning(
                 "%s: `exclude` names %s of shard %s, which has no such sample%s",
-                *(self.meta, ", ".join(absent[:5]), names[number], "" if len(absent) == 1 else "s"),
+                self.meta,
+                ", ".join(absent[:5]),
+                names[number],
+                "" if len(absent) == 1 else "s",
             )
         return {number: tuple(sorted(positions.values())) for number, positions in found.items()}
 

@@ -319,7 +319,9 @@ def _warn_moved(owner: str, kind: str) -> None:
         "%s: its chat template writes the %ss of a turn before its words, so those amid a text come first, as with the "
         "processor of transformers; for %ss in their places, set ConversationTemplateConfig(chat_template=...) to a "
         "template that writes the parts of a turn in order",
-        *(owner, kind, kind),
+        owner,
+        kind,
+        kind,
     )
 
 

@@ -414,5 +414,7 @@ def log_unknown_field(data: str, owner: str, name: str) -> None:
     logger.warning(
         "%s: %s of a chat has %r, which is not a field that is known: it is left out. If it changes what is to be "
         "learnt, write a cooker",
-        *(data, owner, name),
+        data,
+        owner,
+        name,
     )

@@ -306,7 +306,8 @@ class LaneDataset:
                 logger.warning(
                     "resharded from %d to %d lanes: the rest of the epochs in progress comes in another order, each "
                     "sample once",
-                    *(state.num_lanes, num_lanes),
+                    state.num_lanes,
+                    num_lanes,
                 )
             state = self.resharded_state(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)

@@ -85,7 +85,10 @@ def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int
         "%s: slow: its rows are read one by one, and each decodes a page. Reading in blocks would "
         "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger max_open_bytes (of "
         "WorkerConfig, or of the DataModule), have more workers, or convert it: `bridge-data convert`",
-        *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
+        path,
+        num_bytes // (1 << 20),
+        left // (1 << 20),
+        max_open_bytes,
     )
 
 

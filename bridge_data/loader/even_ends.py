@@ -119,7 +119,9 @@ class EvenEnds:
                 "rank %d has micro-batches after the last one of this pass, number %d, and drops them: a hook of %s "
                 "makes several of one, but is no generator function (with `yield` in it), so they were not expected. "
                 "Make it one",
-                *(config.rank, self._num_micro_batches, encoder),
+                config.rank,
+                self._num_micro_batches,
+                encoder,
             )
         return None
 
@@ -146,7 +148,10 @@ class EvenEnds:
                     "one again (even_ends.num_repeated of the loader counts them): those samples count twice in its "
                     "loss and metrics. Override empty_batch in %s, or give it micro-batches for all ranks. The "
                     "reason: %s: %s",
-                    *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
+                    self._dataset.worker_config.rank,
+                    type(encoder).__name__,
+                    type(error).__name__,
+                    error,
                 )
         return _shallow(self._template)
 

@@ -159,8 +159,14 @@ class LoaderMetrics:
 
 
 RATES = (
-    *("batches_per_s", "samples_per_s", "tokens_per_s", "images_per_s", "bytes_per_s"),
-    *("wait_share", "prefetch_fill", "pack_fill"),
+    "batches_per_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "images_per_s",
+    "bytes_per_s",
+    "wait_share",
+    "prefetch_fill",
+    "pack_fill",
 )
 """The properties that are rates and shares."""
 _MEMORY = ("trainer_bytes", "workers_bytes")

@@ -35,8 +35,14 @@ WHERE_KEYS = ("where", "columns")
 SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
-    *("path", "split_part", "subflavor", "subflavors", "dataset_config", "split_config"),
-    *(_MULTIPLIER, "weight"),
+    "path",
+    "split_part",
+    "subflavor",
+    "subflavors",
+    "dataset_config",
+    "split_config",
+    _MULTIPLIER,
+    "weight",
 )
 _KEY_OF_KIND = {"blend": "weight", "blend_epochized": "repetitions"}
 _FORMATS = ("Metadataset", "MetadatasetV2")

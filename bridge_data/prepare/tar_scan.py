@@ -37,7 +37,11 @@ _MAX_FAULTS = 10
 """Shards that a message names."""
 
 LEFT_OUT, SPECIAL, NOT_UTF8, NO_SAMPLES, ZEROS = (
-    *("nameless-member", "special-member", "name-not-utf8", "empty-shard", "zero-tail"),
+    "nameless-member",
+    "special-member",
+    "name-not-utf8",
+    "empty-shard",
+    "zero-tail",
 )
 LINK = "linked-member"
 """What is odd about a shard, by the codes of `bridge-data check`."""

@@ -430,7 +430,11 @@ class Hooks:
         if tolerance == math.inf and self.failures[stage] == _MANY_FAILURES:
             logger.warning(
                 "%s of %s failed %d times in a row; it continues, as its tolerance has no limit; last on sample %s, %s",
-                *(stage, type(self.encoder).__name__, _MANY_FAILURES, keys_of(argument), where),
+                stage,
+                type(self.encoder).__name__,
+                _MANY_FAILURES,
+                keys_of(argument),
+                where,
             )
         if self.failures[stage] > tolerance:
             raise FatalSampleError(

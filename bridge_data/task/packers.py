@@ -254,8 +254,14 @@ class Packing:
     costs: Callable[[Any], Mapping[str, int]] | None = None
     remeasured: Remeasured = "drop"
     NOT_COSTS: ClassVar = (
-        *("capacity", "overlong", "truncate", "packer", "carry_over"),
-        *("budgets", "costs", "remeasured"),
+        "capacity",
+        "overlong",
+        "truncate",
+        "packer",
+        "carry_over",
+        "budgets",
+        "costs",
+        "remeasured",
     )
     """Fields that change no cost of a sample, for `costs_key`."""
 

@@ -161,8 +161,13 @@ KINDS: dict[str, Callable[[Path], Records]] = {
 }
 
 WITHOUT_COLUMNS = {
-    *("join", "range of a join", "in memory", "tars without our index"),
-    *("chosen of tars", "chosen of a range of lines", "range of chosen rows"),
+    "join",
+    "range of a join",
+    "in memory",
+    "tars without our index",
+    "chosen of tars",
+    "chosen of a range of lines",
+    "range of chosen rows",
 }
 
 

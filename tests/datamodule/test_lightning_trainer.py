@@ -320,8 +320,15 @@ def test_testing_takes_the_test_part_in_order_and_predicting_needs_a_loader(path
 @pytest.mark.parametrize(
     ("limit", "virtual_epoch_length", "is_refused"),
     [
-        *((1.0, 0, False), (6, 0, False), (1.0, 5, False), (4, 5, False), (7, 5, False), (0.5, 8, False)),
-        *((5, 0, True), (3, 5, True), (0.6, 5, True)),
+        (1.0, 0, False),
+        (6, 0, False),
+        (1.0, 5, False),
+        (4, 5, False),
+        (7, 5, False),
+        (0.5, 8, False),
+        (5, 0, True),
+        (3, 5, True),
+        (0.6, 5, True),
     ],
 )
 def test_balanced_epochs_are_of_whole_steps_or_of_the_loader(

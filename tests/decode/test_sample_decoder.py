@@ -258,8 +258,15 @@ IMAGES = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "QOI"
 VIDEOS = ("mp4 with B-frames", "mkv with audio", "webm, VP8", "avi with B-frames", "mov, MPEG-4", "flv")
 SOUNDS = ("wav", "flac", "mp3", "m4a", "aac", "ogg, Opus")
 OTHERS = (
-    *(b"", b"\xff", b"BM is a text of some length", b"RIFF....WAVY", b'{"json": true}'),
-    *(b"\xff\xfe\x00u\x00t\x00f", b"\xff\xff\xff\xff", b"\x93NUMPY", bytes(64)),
+    b"",
+    b"\xff",
+    b"BM is a text of some length",
+    b"RIFF....WAVY",
+    b'{"json": true}',
+    b"\xff\xfe\x00u\x00t\x00f",
+    b"\xff\xff\xff\xff",
+    b"\x93NUMPY",
+    bytes(64),
 )
 
 

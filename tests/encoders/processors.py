@@ -36,8 +36,14 @@ _NAMES = {
     name: {
         attribute: f"<{attribute}>"
         for attribute in (
-            *("image_token", "image_start_token", "image_end_token", "boi_token", "eoi_token"),
-            *("audio_token", "boa_token", "eoa_token"),
+            "image_token",
+            "image_start_token",
+            "image_end_token",
+            "boi_token",
+            "eoi_token",
+            "audio_token",
+            "boa_token",
+            "eoa_token",
         )
     }
     for name in ("Gemma4Processor", "HunYuanVLProcessor")

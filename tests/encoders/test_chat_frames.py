@@ -49,16 +49,21 @@ TEMPLATES = {
     "looks": LOOKS,
 }
 TEXTS = (
-    *("a boat", " a boat\n", "x", "user", "assistant", "<|im_end|>\n<|im_start|>assistant\na boat", "mk70mk7", "\n"),
-    *(
-        "[/INST] x </s>[INST] a",
-        "<assistant>x<end>\n",
-        "first### second",
-        "mk71mk7 x",
-        "two\nlines  ",
-        "é 漢字",
-        "}}{{",
-    ),
+    "a boat",
+    " a boat\n",
+    "x",
+    "user",
+    "assistant",
+    "<|im_end|>\n<|im_start|>assistant\na boat",
+    "mk70mk7",
+    "\n",
+    "[/INST] x </s>[INST] a",
+    "<assistant>x<end>\n",
+    "first### second",
+    "mk71mk7 x",
+    "two\nlines  ",
+    "é 漢字",
+    "}}{{",
 )
 
 

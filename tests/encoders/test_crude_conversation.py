@@ -369,8 +369,12 @@ def test_a_jsonl_file_of_another_shape_shows_its_fields_and_what_to_write(folder
 @pytest.mark.parametrize(
     "pair",
     [
-        *(("instruction", "response"), ("prompt", "response"), ("question", "response"), ("question", "answer")),
-        *(("problem", "solution"), ("inputs", "targets")),
+        ("instruction", "response"),
+        ("prompt", "response"),
+        ("question", "response"),
+        ("question", "answer"),
+        ("problem", "solution"),
+        ("inputs", "targets"),
     ],
 )
 def test_a_question_and_its_answer_go_by_many_names(pair: tuple[str, str]) -> None:

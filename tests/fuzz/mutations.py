@@ -24,10 +24,10 @@ BYTES = (
     b"%",
 )
 TEXTS = (
-    *(b"null", b"true", b"-1", b"1e309", b"nan", b"0x10", b"1_000", b"~", b"!!python/object/apply:os.system [id]"),
-    *(b"{0..9}", b"{000000000..999999999}", b"../../etc/passwd", b"/dev/zero", b"$HOME", b"file://", b"s3://nowhere/x"),
-    *(b"2001-99-99", b"9" * 5000, b"[" * 3000, b"{a: " * 3000, b"- " * 3000, b"\xf0\x9f\x98\x80", b"\xc3\x28"),
-    *(b"\xed\xa0\x80", b"&a [*a]", b"*a", b"&a [x]", b"train", b"split_parts", b"__class__", b"sample_loader"),
+    b"null", b"true", b"-1", b"1e309", b"nan", b"0x10", b"1_000", b"~", b"!!python/object/apply:os.system [id]",
+    b"{0..9}", b"{000000000..999999999}", b"../../etc/passwd", b"/dev/zero", b"$HOME", b"file://", b"s3://nowhere/x",
+    b"2001-99-99", b"9" * 5000, b"[" * 3000, b"{a: " * 3000, b"- " * 3000, b"\xf0\x9f\x98\x80", b"\xc3\x28",
+    b"\xed\xa0\x80", b"&a [*a]", b"*a", b"&a [x]", b"train", b"split_parts", b"__class__", b"sample_loader",
     b"x" * 5000,
 )  # fmt: skip
 
@@ -97,8 +97,19 @@ def _zero(data: bytearray, draw: random.Random) -> None:
 
 
 MUTATIONS: Sequence[Mutation] = (
-    *(_flip_bit, _flip_bit, _set_bytes, _set_number, _set_number, _insert, _replace_word, _replace_word),
-    *(_delete, _duplicate, _swap, _cut, _zero),
+    _flip_bit,
+    _flip_bit,
+    _set_bytes,
+    _set_number,
+    _set_number,
+    _insert,
+    _replace_word,
+    _replace_word,
+    _delete,
+    _duplicate,
+    _swap,
+    _cut,
+    _zero,
 )
 
 MAX_BYTES = 1 << 20

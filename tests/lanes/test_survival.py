@@ -64,8 +64,11 @@ def test_a_source_of_which_nothing_stays_is_warned_of_early_and_then_an_error(
     with pytest.raises(FatalSampleError) as caught:
         run(made, 10_000)
     for text in (
-        *("the last 10000 samples of small/train were all left out", "10000 in encode_sample"),
-        *("because small is not wanted", "seen 10000, of which 0 stayed", "Check the encoder's conditions"),
+        "the last 10000 samples of small/train were all left out",
+        "10000 in encode_sample",
+        "because small is not wanted",
+        "seen 10000, of which 0 stayed",
+        "Check the encoder's conditions",
     ):
         assert text in str(caught.value)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -140,8 +143,13 @@ def test_survivors_come_in_time_in_a_lane_of_any_size(num_samples: int, num_lane
 def test_skips_of_empty_grow_with_the_source_up_to_a_million_and_then_with_the_share_of_the_lane() -> None:
     sizes = (1, 200, 1_000, 20_000, 100_000, 10**6, 10**9)
     assert [skips_of_empty(size, 8) for size in sizes] == [
-        *((10_000, 10_000), (10_000, 10_000), (50_000, 50_000), (50_000, 1_000_000)),
-        *((200_000, 1_000_000), (1_000_000, 1_000_000), (250_000_000, 250_000_000)),
+        (10_000, 10_000),
+        (10_000, 10_000),
+        (50_000, 50_000),
+        (50_000, 1_000_000),
+        (200_000, 1_000_000),
+        (1_000_000, 1_000_000),
+        (250_000_000, 250_000_000),
     ]
 
 

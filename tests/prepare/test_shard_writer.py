@@ -85,7 +85,13 @@ def test_the_files_are_those_of_prepare(tmp_path: Path) -> None:
     write_texts(tmp_path / "a", range(60))
     meta = tmp_path / "a" / ".nv-meta"
     assert {path.name for path in meta.iterdir()} == {
-        *(".info.json", "dataset.yaml", "index.bridge", "index.sqlite", "index.uuid", "split.yaml", "writer.yaml"),
+        ".info.json",
+        "dataset.yaml",
+        "index.bridge",
+        "index.sqlite",
+        "index.uuid",
+        "split.yaml",
+        "writer.yaml",
     }
     split = yaml.safe_load((meta / "split.yaml").read_text())
     assert split["split_parts"]["train"] == ["train-{000000..000007}.tar"]

@@ -72,12 +72,12 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
     with pytest.raises(ConfigError) as caught:
         Encoder().cook_crude_sample(CRUDE)
     for told in (
-        *("crude sample s.tar/1", "subflavors {'kind': 'ocr'}; tried:\n", "cook_text wants kind='vqa', not 'ocr'\n"),
-        *(
-            "print wants lang='en', which is missing\n",
-            "a sample: txt (str)",
-            "chats: bridge_data.encoders.cook_conversation)",
-        ),
+        "crude sample s.tar/1",
+        "subflavors {'kind': 'ocr'}; tried:\n",
+        "cook_text wants kind='vqa', not 'ocr'\n",
+        "print wants lang='en', which is missing\n",
+        "a sample: txt (str)",
+        "chats: bridge_data.encoders.cook_conversation)",
     ):
         assert told in str(caught.value)
     with pytest.raises(ConfigError, match="tried: none"):

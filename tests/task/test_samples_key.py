@@ -116,9 +116,19 @@ def versioned(version: str) -> Lengths:
 
 def test_settings_that_are_plain_data_count_and_the_version_and_those_of_an_inner_encoder() -> None:
     encoders = (
-        *(Lengths(), Lengths(2), Lengths(names={"b", "a"}), Lengths(mode=Mode.SHORT), Lengths(mode=Mode.LONG)),
-        *(Lengths(of=Setting(1)), Lengths(of=Setting(2)), Lengths(of=Path("a")), Lengths(of=functools.partial(len, 1))),
-        *(versioned("1"), versioned("2"), AugmentTaskEncoder(Lengths()), AugmentTaskEncoder(Lengths(2))),
+        Lengths(),
+        Lengths(2),
+        Lengths(names={"b", "a"}),
+        Lengths(mode=Mode.SHORT),
+        Lengths(mode=Mode.LONG),
+        Lengths(of=Setting(1)),
+        Lengths(of=Setting(2)),
+        Lengths(of=Path("a")),
+        Lengths(of=functools.partial(len, 1)),
+        versioned("1"),
+        versioned("2"),
+        AugmentTaskEncoder(Lengths()),
+        AugmentTaskEncoder(Lengths(2)),
     )
     keys = [encoder.costs_key() for encoder in encoders]
     assert len({*keys}) == len(keys)

@@ -28,8 +28,18 @@ _TOWER = _SIZES | {"image_size": TILE, "patch_size": PATCH}
 
 _TILE_TOKENS = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
 _SPECIAL = [
-    *("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<IMG_CONTEXT>", "<img>", "</img>"),
-    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|im_start|>"),
+    "<image>",
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<end_of_utterance>",
+    "<IMG_CONTEXT>",
+    "<img>",
+    "</img>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|im_start|>",
 ]
 
 

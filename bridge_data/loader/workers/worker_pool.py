@@ -75,7 +75,12 @@ class Restarts:
         self.num_in_all += 1
         logger.warning(
             "%s, after %d batches; restarting it at its position (restart %d of %d within %d batches, %d in all)",
-            *(cause, self.num_batches, len(self._recent), self._allowed, self._window_batches, self.num_in_all),
+            cause,
+            self.num_batches,
+            len(self._recent),
+            self._allowed,
+            self._window_batches,
+            self.num_in_all,
         )
         return None
 

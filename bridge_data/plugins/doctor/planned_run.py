@@ -59,6 +59,13 @@ class PlannedRun(TrainingRun):
 
 _OWN = tuple(field.name for field in dataclasses.fields(PlannedRun) if field.name not in ("data", "source", "assumed"))
 _SHOWN = (
-    *("num_workers", "num_lanes", "micro_batch_size", "global_batch_size", "packing_buffer_size"),
-    *("shuffle_buffer_size", "max_samples_per_sequence", "prefetch_factor", *WHERE_KEYS),
+    "num_workers",
+    "num_lanes",
+    "micro_batch_size",
+    "global_batch_size",
+    "packing_buffer_size",
+    "shuffle_buffer_size",
+    "max_samples_per_sequence",
+    "prefetch_factor",
+    *WHERE_KEYS,
 )

@@ -302,7 +302,10 @@ class PlannedSource:
             self._is_told = True
             logger.warning(
                 "lane %d: %s: %s, if the encoder does not draw random numbers; more are counted as %s",
-                *(self._lane, what, _MEASURE, REMEASURED),
+                self._lane,
+                what,
+                _MEASURE,
+                REMEASURED,
             )
 
     def _described(self, item: Item) -> str:

@@ -53,13 +53,43 @@ _TYPES = {
 }
 """The Arrow types of values."""
 _ARRAYS = (
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
-    *("complex64", "complex128", "bool"),
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
 )
 _TENSORS = (
-    *("float32", "float32", "float64", "float64", "complex64", "complex64", "complex128", "complex128"),
-    *("float16", "float16", "bfloat16", "uint8", "int8", "int16", "int16", "int32", "int32", "int64", "int64"),
-    *("bool", "uint16"),
+    "float32",
+    "float32",
+    "float64",
+    "float64",
+    "complex64",
+    "complex64",
+    "complex128",
+    "complex128",
+    "float16",
+    "float16",
+    "bfloat16",
+    "uint8",
+    "int8",
+    "int16",
+    "int16",
+    "int32",
+    "int32",
+    "int64",
+    "int64",
+    "bool",
+    "uint16",
 )
 """Types of arrays and of tensors, by their numbers."""
 

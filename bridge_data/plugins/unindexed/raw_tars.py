@@ -266,7 +266,8 @@ def _tell_if_prepared(tars: RawTars) -> None:
             "%s: its tars are read without %s, as they are named one by one: all of their samples are for training, "
             "also those that the split there has for validation, or excludes. To read the prepared data set, name its "
             "folder",
-            *(tars.path, prepared / META_FOLDER),
+            tars.path,
+            prepared / META_FOLDER,
         )
 
 
@@ -276,7 +277,10 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
         logger.warning(
             "%s: is read without %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to "
             "index them for all, by several processes, and to say what the samples are",
-            *(tars.path, META_FOLDER, len(tars.names), tars.fix_command),
+            tars.path,
+            META_FOLDER,
+            len(tars.names),
+            tars.fix_command,
         )
         return
     changed = [name for name in old.entries if name in versions and not _is_known(old, name, versions)]
@@ -286,7 +290,8 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
     logger.warning(
         "%s: its tars have changed since they were indexed (%s), so these are indexed again. States of runs that read "
         "the old ones are refused, unless sizes and numbers of samples are the same",
-        *(tars.path, "; ".join(told)),
+        tars.path,
+        "; ".join(told),
     )
 
 

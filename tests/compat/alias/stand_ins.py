@@ -10,8 +10,19 @@ from types import ModuleType
 from typing import Any
 
 PACKAGES = (
-    *("transformer_engine", "transformer_engine_torch", "apex", "flash_attn", "mamba_ssm", "causal_conv1d", "modelopt"),
-    *("nvidia_resiliency_ext", "nemo_run", "torchvision", "triton", "flashoptim", "hyper_connections"),
+    "transformer_engine",
+    "transformer_engine_torch",
+    "apex",
+    "flash_attn",
+    "mamba_ssm",
+    "causal_conv1d",
+    "modelopt",
+    "nvidia_resiliency_ext",
+    "nemo_run",
+    "torchvision",
+    "triton",
+    "flashoptim",
+    "hyper_connections",
 )
 
 

@@ -404,7 +404,12 @@ class Changing(Plain):
 
 
 CHANGES = [
-    *(changed_enum, changed_global, changed_metaclass, changed_dispatch, changed_attribute, changed_init),
+    changed_enum,
+    changed_global,
+    changed_metaclass,
+    changed_dispatch,
+    changed_attribute,
+    changed_init,
     changed_lambda,
 ]
 

@@ -48,7 +48,10 @@ def names(rows: SampleRows) -> list[str]:
 def test_samples_are_in_the_order_of_split_parts_and_train_is_last_and_named_parts_count(folder: Path) -> None:
     rows = read(folder)
     assert names(rows) == [
-        *("val data-1.tar:a", "val data-1.tar:cat", "test data-2.tar:u", "test data-2.tar:v"),
+        "val data-1.tar:a",
+        "val data-1.tar:cat",
+        "test data-2.tar:u",
+        "test data-2.tar:v",
         *(f"train data-0.tar:{key}" for key in ("b", "again", "small", "mirrored", "other")),
     ]
     digests = column(rows, "digest")

@@ -19,14 +19,33 @@ from tests.later import hf
 from tests.plugins.encoders.test_qwen_encoder import draw_videos
 
 QUICK = (
-    *("Glm4vProcessor", "Glm46VProcessor", "Gemma4Processor", "Gemma3nProcessor", "Qwen3VLProcessor"),
-    *("LlavaOnevisionProcessor", "HunYuanVLProcessor", "PaddleOCRVLProcessor", "Ovis2Processor", "Lfm3VlProcessor"),
+    "Glm4vProcessor",
+    "Glm46VProcessor",
+    "Gemma4Processor",
+    "Gemma3nProcessor",
+    "Qwen3VLProcessor",
+    "LlavaOnevisionProcessor",
+    "HunYuanVLProcessor",
+    "PaddleOCRVLProcessor",
+    "Ovis2Processor",
+    "Lfm3VlProcessor",
 )
 
 REFUSED = (
-    *("Blip2Processor", "BlipProcessor", "ChameleonProcessor", "Florence2Processor", "FuyuProcessor", "GitProcessor"),
-    *("IdeficsProcessor", "InstructBlipProcessor", "MllamaProcessor", "PPChart2TableProcessor", "PaliGemmaProcessor"),
-    *("Pix2StructProcessor", "ShieldGemma2Processor", "UdopProcessor"),
+    "Blip2Processor",
+    "BlipProcessor",
+    "ChameleonProcessor",
+    "Florence2Processor",
+    "FuyuProcessor",
+    "GitProcessor",
+    "IdeficsProcessor",
+    "InstructBlipProcessor",
+    "MllamaProcessor",
+    "PPChart2TableProcessor",
+    "PaliGemmaProcessor",
+    "Pix2StructProcessor",
+    "ShieldGemma2Processor",
+    "UdopProcessor",
 )
 
 IMAGES_ALONE = ("GotOcr2Processor",)

@@ -99,7 +99,11 @@ def test_batches_are_shown_as_the_trainer_gets_them(photos_page: TestClient) -> 
 @pytest.mark.parametrize(
     "path",
     [
-        *("/sample/0/9/0", "/sample/0/0/99", "/sample/7/0/0", "/media/0/0/0/0/7", "/media/0/0/0/3/0"),
+        "/sample/0/9/0",
+        "/sample/0/0/99",
+        "/sample/7/0/0",
+        "/media/0/0/0/0/7",
+        "/media/0/0/0/3/0",
         "/static/pages.py",
         "/static/../pages.py",
         "/static/..%2fpages.py",
