@@ -252,7 +252,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
 def _class_mismatch(source: Source, wanted: type[Any]) -> ConfigError:
     """The error where samples of `source` are not of the class that was asked for."""
     said = f"{source.path}: has {source.sample_class.__name__}, not sample_type={wanted.__name__}"
-    if not (issubclass(source.sample_class, CrudeSample) and source.format == "tables"):
+    if not (issubclass(source.sample_class, CrudeSample) and source.values):
         return ConfigError(said)
     return ConfigError(
         f"{said}, as there is no field_map, without which rows stay crude: give one beside sample_type, which says "

@@ -150,21 +150,21 @@ def choose_cooker(
     what: str,
     first: Callable[[], Mapping[str, Any]],
     *,
-    is_table: bool = False,
+    has_columns: bool = False,
 ) -> Cooker[Any]:
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
     A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `first`
-    returns the parts of one. Samples of a table need none where a field map is given.
+    returns the parts of one. With columns, a field map would do instead.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
-        columns = ", or give sample_type, and field_map, which says which column gives each field" if is_table else ""
+        or_fields = ", or give sample_type, and field_map, which says which column gives each field"
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
             f"Add a Cooker to the task encoder's `cookers` (for chats: bridge_data.encoders.cook_conversation), or set "
-            f"the subflavors that one of them wants{columns}.\n"
+            f"the subflavors that one of them wants{or_fields if has_columns else ''}.\n"
             f"The fields of a sample: {fields_in_words(first())}"
         )
     found, *others = matching
@@ -261,7 +261,7 @@ class SourceCook:
             source.subflavors,
             what,
             functools.partial(first_parts, source),
-            is_table=source.format == "tables",
+            has_columns=bool(source.values),
         )
         if cooker.need_primary:
             stores |= self._primary(stores)

@@ -10,41 +10,36 @@ What is expensive is named, not made: a tokenizer by its folder or hub id, a tas
 """
 
 import dataclasses
-import enum
-import functools
-import inspect
 import itertools
 import logging
 import os
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 
-from bridge_data.data.plain_data import parse_yaml_file
-from bridge_data.datamodule.class_paths import (
-    ClassPath,
-    arguments_of,
-    check_class_path,
-    imported,
-    is_class_path,
-    made_of,
-    named_class,
-    plain,
-    reason,
+from bridge_data.configs.names import find_named, look_here
+from bridge_data.configs.run_folder import CONFIG_FILE, RunFile
+from bridge_data.configs.values import (
+    DATA_MODULE,
+    FIELDS,
+    MADE_LATE,
+    PROVIDED,
+    argument_types,
+    check_made_late,
+    from_anywhere,
+    in_yaml,
+    parsed,
+    with_paths,
 )
-from bridge_data.errors import BridgeDataError, ConfigError, did_you_mean
+from bridge_data.datamodule.class_paths import ClassPath, check_class_path, is_class_path, made_of, named_class, plain
+from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.options import path_text
-from bridge_data.plan.formats import find_format
-from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions, option_fields
-from bridge_data.storage import is_remote
+from bridge_data.run_options import MODULE_DEFAULTS, SECTION_OF, RunOptions
 from bridge_data.storage.atomic import write_file
-from bridge_data.storage.locations import absolute, with_variables
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
@@ -56,24 +51,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bridge_data")
 
-DATA_MODULE = "bridge_data.EnergonMultiModalDataModule"
-
-CONFIG_FILE = "config.yaml"
-"""The settings in the folder of a run, named as LightningCLI does."""
-
-_OWN = ("path", "tokenizer", "image_processor", "task_encoder")
 _OF_ENCODER = ("seq_length", "multimodal_sample_config", "decoder_seq_length", "validation_task_encoder")
 """Arguments of the DataModule besides the fields of a `DataConfig` that are no `RunOptions`."""
 
-_PROVIDED = ("tokenizer", "image_processor", "seq_length")
-"""What the DataModule passes to the task encoder that it makes of a `ClassPath`."""
-_MADE_LATE = ("tokenizer", "image_processor", "task_encoder", "validation_task_encoder", "cache_pool")
-"""Arguments that may be a `ClassPath` until `build`."""
-
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_YAML = (".yaml", ".yml")
-_MAX_DEPTH = 4
-_MAX_FILES = 50_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +95,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         for name in self.options:
             if name not in SECTION_OF and name not in _OF_ENCODER and self.data_module == DATA_MODULE:
-                known = [*SECTION_OF, *_OF_ENCODER, *_OWN]
+                known = [*SECTION_OF, *_OF_ENCODER, *FIELDS]
                 raise ConfigError(f"the data of a run have no setting {name!r}{did_you_mean(str(name), known)}")
         _ = self.run_options  # checks them
 
@@ -133,7 +114,7 @@ class DataConfig:
         {'seed': 3, 'num_lanes': 16}
         """
         settings = {name: plain(value) for name, value in settings.items()}
-        own = {name: settings.pop(name) for name in _OWN if name in settings}
+        own = {name: settings.pop(name) for name in FIELDS if name in settings}
         return dataclasses.replace(self, **own, options={**self.options, **settings})
 
     def overridden(self, overrides: Sequence[str]) -> Self:
@@ -164,9 +145,9 @@ class DataConfig:
         }
         if arguments.get("memo") is not None:
             arguments["memo"] = self.run_options.get("memo")  # whose folders are absolute
-        given = {name: _in_yaml(name, value) for name, value in arguments.items()}
-        types = _argument_types(self.data_module) | _argument_types(DATA_MODULE)
-        given = _with_paths(given, types, _from_anywhere)
+        given = {name: in_yaml(name, value) for name, value in arguments.items()}
+        types = argument_types(self.data_module) | argument_types(DATA_MODULE)
+        given = with_paths(given, types, from_anywhere)
         data = given if self.data_module == DATA_MODULE else {"class_path": self.data_module, "init_args": given}
         content = {"data": data} | ({} if max_steps is None else {"trainer": {"max_steps": max_steps}})
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
@@ -220,7 +201,7 @@ class DataConfig:
     @property
     def _arguments(self) -> dict[str, Any]:
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: own[name] for name in _OWN} | {**self.options}
+        return {name: own[name] for name in FIELDS} | {**self.options}
 
     @classmethod
     def read(cls, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Self:
@@ -300,9 +281,9 @@ class NamedTaskEncoder:
             ConfigError: if there is none such, or one of them is wrong.
         """
         where = "dataset.task_encoder"
-        check_class_path(self.named, where, _PROVIDED)
-        _check_made_late("image_processor", self.image_processor, f"{where}.image_processor")
-        _check_made_late("tokenizer", self.tokenizer, f"{where}.tokenizer")
+        check_class_path(self.named, where, PROVIDED)
+        check_made_late("image_processor", self.image_processor, f"{where}.image_processor")
+        check_made_late("tokenizer", self.tokenizer, f"{where}.tokenizer")
 
     @property
     def named(self) -> ClassPath:
@@ -319,101 +300,6 @@ class NamedTaskEncoder:
             options={"seq_length": dataset.seq_length},
         )
         return data.build_task_encoder()
-
-
-def is_run_folder(path: Path) -> bool:
-    """Whether `path` is a folder that holds no data, or tars that nobody prepared beside the config of a run."""
-    if not path.is_dir():
-        return False
-    data = find_format(str(path))
-    return data is None or (data.name == "tars" and bool(config_files(path)))
-
-
-def config_files(folder: Path) -> list[Path]:
-    """The YAML in the folder of a run that says which data it reads: of those, the one nearest to the top, of which
-    `config.yaml` comes first; of several of these (a resumed LightningCLI writes one more) all, from the newest on.
-
-    Raises:
-        ConfigError: if several are equally near, and none is a `config.yaml`.
-    """
-    found = [file for file in files_of_run(folder) if file.suffix in _YAML and _names_data(file)]
-    least = min((len(file.parts) for file in found), default=0)
-    nearest_ones = [file for file in found if len(file.parts) == least]
-    written = [file for file in nearest_ones if file.name == CONFIG_FILE]
-    if written:
-        return sorted(written, key=lambda file: file.stat().st_mtime_ns, reverse=True)
-    if len(nearest_ones) > 1:
-        names = ", ".join(str(file.relative_to(folder)) for file in nearest_ones)
-        raise ConfigError(f"{folder}: has several configs, {names}: give one of them; checkpoints go in by --state")
-    return nearest_ones
-
-
-def files_of_run(folder: Path) -> Iterator[Path]:
-    """The files below the folder of a run, at most four folders down, sorted; those of unfinished checkpoints and of
-    hidden folders are left out.
-
-    Raises:
-        ConfigError: if there are too many.
-    """
-    num_seen = 0
-    for parent, folders, names in os.walk(folder):
-        depth = len(Path(parent).relative_to(folder).parts)
-        folders[:] = sorted(name for name in folders if name[0] != "." and not name.endswith(".partial"))
-        if depth >= _MAX_DEPTH:
-            folders.clear()
-        num_seen += len(names)
-        if num_seen > _MAX_FILES:
-            raise ConfigError(f"{folder}: has over {_MAX_FILES:,} files: give the config of the run instead")
-        for name in sorted(names):
-            if (path := Path(parent, name)).is_file():  # opening a pipe would block
-                yield path
-
-
-def _names_data(file: Path) -> bool:
-    try:
-        content = _content(file)
-    except BridgeDataError:
-        return False
-    data = content.get("data") if isinstance(content, dict) else None
-    given = data.get("init_args", data) if isinstance(data, dict) else None
-    return isinstance(given, dict) and "path" in given
-
-
-def _content(file: Path) -> Any:
-    try:
-        return parse_yaml_file(file.read_bytes(), str(file))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-
-
-class RunFile(NamedTuple):
-    """The YAML with the settings of a run, and its content; in the folder of a run, the newest of `num_found`."""
-
-    path: Path
-    content: dict[str, Any]
-    num_found: int = 1
-
-    @classmethod
-    def find(cls, name: str) -> Self | None:
-        """That of the run `name`; None if this is data.
-
-        Raises:
-            ConfigError: if there is neither.
-        """
-        path, num_found = Path(name), 1
-        if is_run_folder(path):
-            found = config_files(path)
-            if not found:
-                raise ConfigError(
-                    f"{name}: neither data nor the folder of a run: no YAML in it has data.path (LightningCLI writes "
-                    "config.yaml); give the config or the data, and this folder, if it has checkpoints, as --state"
-                )
-            path, num_found = found[0], len(found)
-        is_yaml = path.suffix in _YAML and not is_remote(name)
-        if is_yaml and not path.exists():
-            raise ConfigError(f"{name}: no such file")
-        content = _content(path) if is_yaml and path.is_file() else None
-        return cls(path, content, num_found) if isinstance(content, dict) and "data" in content else None
 
 
 def _read(name: str, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -444,16 +330,16 @@ def _of_section(data: Mapping[str, Any], overrides: Sequence[str], where: str) -
             _data_module_class(class_name, f"{where}: data")
     if given.get("pg_collection", 0) is None:  # LightningCLI writes it, though YAML cannot hold any
         del given["pg_collection"]
-    given = _parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
+    given = parsed(given, overrides, where, takes_any=class_name != DATA_MODULE)
     if given.get("path") is None:
         raise ConfigError(f"{where}: data has no path: expected the arguments of EnergonMultiModalDataModule")
     return _fields(given, class_name)
 
 
 def _fields(arguments: Mapping[str, Any], class_name: str) -> dict[str, Any]:
-    own = {name: value for name, value in arguments.items() if name in _OWN}
+    own = {name: value for name, value in arguments.items() if name in FIELDS}
     return own | {
-        "options": {name: arguments[name] for name in arguments if name not in _OWN},
+        "options": {name: arguments[name] for name in arguments if name not in FIELDS},
         "data_module": class_name,
     }
 
@@ -462,58 +348,13 @@ def _overridden(config: DataConfig, overrides: Sequence[str]) -> dict[str, Any]:
     given = {name: value for name, value in config._arguments.items() if value is not None or name in config.options}
     changed = {text.partition("=")[0].removeprefix("--").removeprefix("data.").partition(".")[0] for text in overrides}
     own = {
-        name: value if is_class_path(value) else _in_yaml(name, value)
+        name: value if is_class_path(value) else in_yaml(name, value)
         for name, value in given.items()
         if name in changed and (is_class_path(value) or dataclasses.is_dataclass(value))
     }
     where, takes_any = " ".join(overrides), config.data_module != DATA_MODULE
-    new = _parsed(own, overrides, where, takes_any=takes_any) if overrides else {}
+    new = parsed(own, overrides, where, takes_any=takes_any) if overrides else {}
     return _fields({**given, **new}, config.data_module)
-
-
-def _parsed(given: Mapping[str, Any], overrides: Sequence[str], where: str, *, takes_any: bool) -> dict[str, Any]:
-    """The settings, overridden, of the types that the DataModule has for them. Classes that are named are imported, and
-    their arguments checked, but none of those that are made late."""
-    types = _types()
-    given = {name: _by_class(name, value) for name, value in given.items()}
-    given = functools.reduce(functools.partial(_with_override, known=[*types], takes_any=takes_any), overrides, given)
-    for name in given:
-        if name not in types and not takes_any:
-            raise ConfigError(f"{where}: data has no setting {name!r}{did_you_mean(str(name), types)}")
-    named = {name: value for name, value in given.items() if name in _MADE_LATE and is_class_path(value)}
-    for name in _MADE_LATE[:-1]:
-        _check_made_late(name, given.get(name), f"{where}: data.{name}")
-    for name, value in named.items():
-        check_class_path(value, f"{where}: data.{name}", _PROVIDED if name.endswith("task_encoder") else ())
-    _with_paths(given, _argument_types(DATA_MODULE), functools.partial(_check_variables, where))
-    known = {name: given[name] for name in given if name in types and name not in named}
-    return {**given, **_typed(known, f"{where}: data")}
-
-
-def _in_yaml(name: str, value: Any) -> Any:
-    """A setting as a YAML has it.
-
-    Raises:
-        ConfigError: if it has none.
-    """
-    value = plain(value)
-    if isinstance(value, enum.Enum):
-        value = value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    if isinstance(value, Mapping):
-        return {key: _in_yaml(f"{name}.{key}", inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_in_yaml(name, inner) for inner in value]
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, type | FunctionType) and "<" not in value.__qualname__:
-        if value.__module__ == "__main__":
-            raise ConfigError(f"{name}: {value.__qualname__} is of the script itself; move it to a module")
-        return f"{value.__module__}.{value.__qualname__}"
-    raise ConfigError(f"{name}: a YAML cannot hold a {type(value).__name__}; name it, by a path or by its class_path")
 
 
 def _keep_other(file: Path, text: str) -> None:
@@ -525,150 +366,13 @@ def _keep_other(file: Path, text: str) -> None:
     logger.warning("%s: has other settings than this run; they are kept as %s", file, free.name)
 
 
-_PATH_TYPE = re.compile(r"\bPath(Like)?\b")
-_PATH_NAME = re.compile(r"(.*_|dir|file)?(path|folder|dir|file|root|tokenizer|processor)s?")
-_WRITTEN_TO = ("ledger_path", "memo", "cache_pool")
-"""Settings that are paths to write to, or have such: variables are replaced there (see `storage.output`)."""
-_VARIABLE = re.compile(r"\$(\{[^{}]*\}|[A-Za-z_]\w*)")
-
-_ChangePath: TypeAlias = Callable[[str, str, bool], str]
-"""From the name of a setting, a path that it has, and whether its type says that it is one, to the path instead."""
-
-
-def _with_paths(given: Mapping[str, Any], types: Mapping[str, str], change: _ChangePath, outer: str = "") -> Any:
-    """Settings with the paths in them changed, also in arguments of classes that they name: those whose type, in
-    `types`, is a path, and texts named like one."""
-
-    def changed(name: str, value: Any) -> Any:
-        value, full_name = plain(value), f"{outer}{name}"
-        if is_class_path(value):
-            own = _argument_types(value["class_path"])
-            arguments = _with_paths(arguments_of(value), own, change, f"{full_name}.init_args.")
-            return {"class_path": value["class_path"]} | ({"init_args": arguments} if arguments else {})
-        if isinstance(value, Mapping):
-            return _with_paths(value, {}, change, f"{full_name}.")
-        if isinstance(value, list | tuple):
-            return [changed(name, one) for one in value]
-        is_declared = bool(_PATH_TYPE.search(types.get(name, "")))
-        if isinstance(value, str) and (is_declared or _PATH_NAME.fullmatch(name)):
-            return change(full_name, value, is_declared)
-        return value
-
-    return {name: changed(str(name), value) for name, value in given.items()}
-
-
-def _argument_types(class_name: str) -> dict[str, str]:
-    """The types of the arguments of a class, as text."""
-    if class_name == DATA_MODULE:
-        return {name: str(kind) for name, kind in _types().items()} | {"path": "Path"}
-    kind = named_class(class_name, "data")
-    try:
-        return {name: str(one.annotation) for name, one in inspect.signature(kind).parameters.items()}
-    except (TypeError, ValueError):  # of a class in C
-        return {}
-
-
-def _from_anywhere(name: str, path: str, is_declared: bool) -> str:
-    """A path that is the same one from any folder; a URL, or a text that may mean something else, unchanged."""
-    if is_remote(path):
-        return path
-    if name.partition(".")[0] in _WRITTEN_TO:
-        path = with_variables(path)
-    return absolute(path) if is_declared or os.path.exists(os.path.expanduser(path)) else path
-
-
-def _check_variables(where: str, name: str, path: str, is_declared: bool) -> str:
-    """Refuse a path with a variable such as `$DATA` or `${DATA}`, which nobody replaces."""
-    is_replaced = name.partition(".")[0] in _WRITTEN_TO
-    if _VARIABLE.search(path) and not is_replaced and not os.path.exists(path):
-        raise ConfigError(
-            f"{where}: data.{name}: {path}: variables are not replaced in a config, as LightningCLI does not do it "
-            f'either; write the value, or let the shell replace it: data.{name}="{path}" on the command line'
-        )
-    return path
-
-
-def _by_class(name: str, value: Any) -> Any:
-    """A task encoder that is named by its class alone, as LightningCLI takes it, by its `class_path`."""
-    return {"class_path": value} if name.endswith("task_encoder") and isinstance(value, str) else value
-
-
-def _check_made_late(name: str, value: Any, where: str) -> None:
-    """Refuse what no tokenizer, image processor or task encoder can be made of."""
-    from bridge_data.task import TaskEncoder
-
-    is_encoder = name.endswith("task_encoder")
-    if value is not None and not is_class_path(value) and (is_encoder or not isinstance(value, str)):
-        expected = "class_path, and init_args," if is_encoder else "a folder, a hub id, or class_path and init_args,"
-        raise ConfigError(f"{where}: expected {expected} got {value!r}")
-    if is_encoder and is_class_path(value) and not issubclass(named_class(value["class_path"], where), TaskEncoder):
-        raise ConfigError(f"{where}: class_path={value['class_path']}: expected a class derived from TaskEncoder")
-
-
-def _typed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Arguments of the DataModule, of its types."""
-    from jsonargparse import ArgumentParser
-
-    parser, types = ArgumentParser(exit_on_error=False), _types()
-    for name in given:
-        parser.add_argument(f"--{name}", type=types[name])
-    try:
-        return dict(vars(parser.instantiate(parser.parse_object(dict(given)))))
-    except BridgeDataError:
-        raise
-    except Exception as error:  # of jsonargparse, or of a class that is made
-        found = re.search(r'Parser key "([\w.]+)"', str(error))
-        raise ConfigError(
-            f"{where}.{found.group(1)}: {reason(error)}" if found else f"{where}: {reason(error)}"
-        ) from error
-
-
-def _with_override(given: Mapping[str, Any], text: str, *, known: Sequence[str], takes_any: bool) -> dict[str, Any]:
-    """The settings with `key=value`."""
-    key, is_one, value = text.partition("=")
-    name, *inner = key.removeprefix("--").removeprefix("data.").removeprefix("init_args.").split(".")
-    if not is_one or not name:
-        raise ConfigError(f"{text}: expected KEY=VALUE, such as micro_batch_size=4")
-    if not value.strip():
-        raise ConfigError(f"{text}: has no value (was a variable of the shell empty?); {name}=null is none")
-    if name not in known and not takes_any:
-        raise ConfigError(f"{text}: the data of a run have no setting {name!r}{did_you_mean(name, known)}")
-    parsed = value if name in _TEXTS and value != "null" else parse_yaml_file(value.encode(), text)
-    parsed = parsed if inner else _by_class(name, parsed)
-    changed, level = dict(given), (name, *inner)
-    outer = changed
-    for one in level[:-1]:
-        held = outer.get(one)
-        if held is not None and not isinstance(held, Mapping):
-            raise ConfigError(f"{text}: {one} is no mapping, it is {held!r}")
-        outer[one] = outer = dict(held or {})
-    outer[level[-1]] = parsed
-    return changed
-
-
-_TEXTS = ("where", "path")
-"""Settings whose value in `key=value` is the text itself."""
-
-
-def _types() -> dict[str, Any]:
-    """The type of each argument of the DataModule, by name, for jsonargparse."""
-    from bridge_data.encoders.encoder_config import MultiModalSampleConfig
-
-    own: dict[str, Any] = dict.fromkeys((*_OWN, "validation_task_encoder"), Any)
-    own |= {"seq_length": int, "decoder_seq_length": int | None}
-    own |= {"multimodal_sample_config": MultiModalSampleConfig | None}
-    options = {name: field.type for fields in option_fields().values() for name, field in fields.items()}
-    handlers = dict.fromkeys(("global_error_handler", "restore_error_handler"), Callable)
-    return own | options | handlers
-
-
 def _instance(name: str, value: Any) -> Any:
     """`value`, made if it is named by its class, but for the task encoders, which the DataModule makes."""
     if name.endswith("task_encoder"):
         from bridge_data.task import TaskEncoder
 
         return value() if callable(value) and not isinstance(value, TaskEncoder) else value
-    return made_of(value, name) if name in _MADE_LATE and is_class_path(value) else value
+    return made_of(value, name) if name in MADE_LATE and is_class_path(value) else value
 
 
 def _data_module_class(name: str, where: str) -> Any:
@@ -766,38 +470,3 @@ def _of_bridge(dataset: "EnergonDatasetConfig", container: Any) -> dict[str, Any
     options["multimodal_sample_config"] = builder.sample_config()
     parts = {"tokenizer": tokenizer, "image_processor": dataset.image_processor}
     return {"path": dataset.path, "options": options, **parts}
-
-
-def find_named(name: str, what: str) -> Any:
-    """The attribute `Name` of `package.module:Name`, a module that may be in the current folder; `what` it is.
-
-    Raises:
-        ConfigError: if either does not exist.
-    """
-    module_name, _, attribute = name.partition(":")
-    if not (module_name and attribute):
-        raise ConfigError(f"{what} {name!r}: expected package.module:Name, such as my_training.encoders:Captions")
-    module = import_here(module_name)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        names = ", ".join(sorted(one for one in vars(module) if not one.startswith("_")))
-        raise ConfigError(f"{what} {name!r}: {module.__file__} has no {attribute}; it has {names}") from None
-
-
-def look_here() -> str:
-    """Let modules be found in the current folder, where the user's code is, as a command does; return it."""
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return folder
-
-
-def import_here(name: str) -> ModuleType:
-    """The module of this name, which may be in the current folder, where the user's code is.
-
-    Raises:
-        ConfigError: if it cannot be imported.
-    """
-    look_here()
-    return imported(name)
