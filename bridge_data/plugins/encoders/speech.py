@@ -57,26 +57,36 @@ def _sinc_kernels(old: int, new: int) -> tuple[Tensor, int]:
 @edataclass
 class TranscriptionSample(Sample):
     """A recording and its words. `audio` is an `AVDecoder`, encoded bytes, or a waveform as float32 (samples,) at
-    `sampling_rate`."""
+    `sampling_rate`. The words are those from `start_s` to `end_s`, in seconds (None: to its end)."""
 
     audio: Any
     text: str
     sampling_rate: int = 16_000
+    start_s: float = 0.0
+    end_s: float | None = None
 
 
 _WORDS = ("text", "transcript", "transcription", "sentence")
+
+_SEGMENTS = (("offset", "duration"), ("start", "end"), ("start_time", "end_time"))
+"""Where rows have the part of a recording, in seconds: manifests of NeMo, and others."""
+
+_SLACK_S = 0.1
+"""How much later than a recording ends a segment of it may end: times are rounded."""
 
 
 @stateless
 def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
     """A recording of crude data: its only audio or video part, and its words in `txt`; or else at `text`, `transcript`,
-    `transcription` or `sentence` of the part `json` or, in a table, of the row.
+    `transcription` or `sentence` of the part `json` or, in a table, of the row. The words may be of a part of it: from
+    `offset`, as long as `duration` (as in manifests of NeMo), or from `start` to `end`, or `start_time` to `end_time`,
+    all in seconds. A `duration` without an `offset` is not used.
 
     >>> cook_transcription(CrudeSample({"__key__": "0.tar/7", "wav": b"RIFF", "txt": "hello"})).text
     'hello'
 
     Raises:
-        SampleError: if there is no such part, or several; if different words are named.
+        SampleError: if there is no such part, or several; if different words are named; if a time is no number.
     """
     media = [name for name in sample if name.rpartition(".")[2] in AV_EXTENSIONS]
     inner = sample.get("json")
@@ -88,7 +98,32 @@ def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
             f"sample {sample['__key__']!r} has {fields_in_words(sample)}; expected a recording, and its words in txt "
             f"or at one of {', '.join(_WORDS)}: leave others out by `part_filter`, or write a cooker"
         )
-    return TranscriptionSample(**basic_sample_keys(sample), audio=sample[media[0]], text=next(iter(words.values())))
+    start_s, end_s = _segment(fields, sample["__key__"])
+    return TranscriptionSample(
+        **basic_sample_keys(sample),
+        audio=sample[media[0]],
+        text=next(iter(words.values())),
+        start_s=start_s,
+        end_s=end_s,
+    )
+
+
+def _segment(fields: Mapping[str, Any], key: str) -> tuple[float, float | None]:
+    """(start, end) in seconds of the words of a row in its recording."""
+    for first, last in _SEGMENTS:
+        given = [fields.get(first), fields.get(last)]
+        if given[0] in (None, "") or (given[1] in (None, "") and first != "offset"):
+            continue
+        try:
+            start, length = float(given[0]), math.inf if given[1] in (None, "") else float(given[1])
+        except (TypeError, ValueError):
+            raise SampleError(
+                f"sample {key!r}: {first}={given[0]!r}, {last}={given[1]!r}: expected seconds, as numbers, of the part "
+                "of the recording that has the words; write a cooker for another form"
+            ) from None
+        end = start + length if first == "offset" else length
+        return start, None if end == math.inf else end
+    return 0.0, None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,18 +240,30 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         return SpeechBatch.from_samples(samples, labels=labels)
 
     def _waveform(self, sample: TranscriptionSample) -> Tensor:
-        audio, rate = sample.audio, sample.sampling_rate
+        audio, rate, start, end = sample.audio, sample.sampling_rate, sample.start_s, sample.end_s
+        is_whole = not start and end is None
         if isinstance(audio, bytes):
             audio = AVDecoder(audio)
         if isinstance(audio, AVDecoder):
             with audio:
                 rate = audio.get_audio_samples_per_second()
-                (clip,) = audio.get_audio().audio_clips or []
-            audio = mono(clip)
-        waveform = torch.as_tensor(audio, dtype=torch.float32)
+                if is_whole:
+                    (clip,) = audio.get_audio().audio_clips or []
+                else:
+                    (clip,), _ = audio.get_audio_clips([(start, math.inf if end is None else end)], "seconds")
+            waveform = mono(clip)
+        else:
+            waveform = torch.as_tensor(audio, dtype=torch.float32)
+            if waveform.ndim == 1 and not is_whole:
+                waveform = waveform[round(start * rate) : None if end is None else round(end * rate)]
         if waveform.ndim != 1 or not len(waveform):
             raise SampleError(
                 f"sample {sample.__key__!r}: a waveform has shape {tuple(waveform.shape)}; expected (samples,)"
+            )
+        if end is not None and len(waveform) / rate < end - start - _SLACK_S:
+            raise SampleError(
+                f"sample {sample.__key__!r}: its words are from {start:g} to {end:g} s of a recording that ends at "
+                f"{start + len(waveform) / rate:g} s"
             )
         return resampled(waveform, rate, self.feature_extractor.sampling_rate)
 

@@ -1,9 +1,11 @@
 """Speech equals what Whisper's processor makes of it."""
 
 import copy
+import dataclasses
 import io
 import math
 import random
+import re
 import wave
 from typing import Any
 
@@ -205,3 +207,42 @@ def test_crude_recordings_are_cooked_and_other_extractors_refused() -> None:
         SpeechTaskEncoder(speech_tokenizer(), object())
     with pytest.raises(ConfigError, match=r"WhisperFeatureExtractor.*dither=0\.0"):
         SpeechTaskEncoder(speech_tokenizer(), hf.WhisperFeatureExtractor(dither=0.1))
+
+
+@pytest.mark.parametrize(
+    ("times", "part"),
+    [
+        ({}, (0, 16_000)),
+        ({"duration": 0.25}, (0, 16_000)),  # of the recording: nothing says where the words are
+        ({"offset": 0.5, "duration": 0.25}, (8_000, 12_000)),
+        ({"offset": 0.5, "duration": None}, (8_000, 16_000)),
+        ({"offset": "0", "duration": "0.25"}, (0, 4_000)),
+        ({"start": 0.25, "end": 0.75}, (4_000, 12_000)),
+        ({"start_time": 0.25, "end_time": 1.04}, (4_000, 16_000)),
+    ],
+)
+def test_words_of_a_part_of_a_recording_come_with_that_part(times: dict[str, Any], part: tuple[int, int]) -> None:
+    noise = np.random.default_rng(0).normal(0, 3000, 16_000).astype(np.int16)
+    encoder = SpeechTaskEncoder(speech_tokenizer(), extractor())
+    rows = {"__key__": "a", "wav": wav(noise), "json": {"text": "hello", **times}}
+    made = encoder.encode_sample(cook_transcription(CrudeSample(rows)))
+    alone = TranscriptionSample(__key__="b", audio=wav(noise[slice(*part)]), text="hello")
+    assert torch.equal(made.input_features, encoder.encode_sample(alone).input_features)
+    tensor = torch.from_numpy(noise.astype(np.float32) / 32768)
+    decoded = dataclasses.replace(cook_transcription(CrudeSample(rows)), audio=tensor)
+    assert torch.equal(made.input_features, encoder.encode_sample(decoded).input_features)
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ({"offset": 0, "duration": 250}, "its words are from 0 to 250 s of a recording that ends at 1 s"),  # ms
+        ({"start": 2.0, "end": 3.0}, "holds no sample of the audio"),
+        ({"start": "00:00:01", "end": "00:00:02"}, "start='00:00:01', end='00:00:02': expected seconds"),
+    ],
+)
+def test_a_part_that_a_recording_does_not_have_is_a_failure(times: dict[str, Any], told: str) -> None:
+    noise = np.random.default_rng(0).normal(0, 3000, 16_000).astype(np.int16)
+    rows = {"__key__": "a", "wav": wav(noise), "json": {"text": "hello", **times}}
+    with pytest.raises(SampleError, match=re.escape(told)):
+        SpeechTaskEncoder(speech_tokenizer(), extractor()).encode_sample(cook_transcription(CrudeSample(rows)))
