@@ -308,6 +308,10 @@ class JsonStream:
 _DECODER = json.JSONDecoder()
 
 
+_LONGEST_HEADING = 100
+"""Characters in the name of a column: a longer one is the text of a row, as in files without names."""
+
+
 def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
     """A record for each row below the headings, which name the columns; values are text."""
     return TextTable("CSV", files, _csv_spans, limits)
@@ -321,7 +325,8 @@ def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
         delimiter.join(headings).encode()
     except UnicodeEncodeError:
         raise ValueError("its first line is not UTF-8; write the file in UTF-8") from None
-    if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
+    is_wrong = not all(headings) or len(set(headings)) < len(headings)
+    if is_wrong or any(names_media(one) or "|" in one or len(one) > _LONGEST_HEADING for one in headings):
         shown = str(headings)[:200]
         raise ValueError(f"its first line should name the columns, each once, as in `image,caption`; got {shown}")
     return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter)

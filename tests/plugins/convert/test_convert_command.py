@@ -263,6 +263,12 @@ CONVERSIONS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], Callable[[
         [(n % 3, None) for n in range(NUM)],
     ),
     "texts": (lines(*({"text": text} for text in CAPTIONS)), (), fields, [(text,) for text in CAPTIONS]),
+    "a sound in numbers": (  # the words alone would be other samples
+        lines({"audio": {"array": [0.5, 0.25], "sampling_rate": 8}, "text": "a tone"}),
+        (),
+        lambda folder: [yaml.safe_load(definition_of(folder))["__class__"]],
+        ["CrudeWebdataset"],
+    ),
     "names of Windows": (named_by_windows, (), fields, [(caption(n),) for n in range(3)]),
     "names of tar": (named_by_tar, (), fields, [(caption(n),) for n in range(3)]),
     "files by name and by URL": (urls, (), fields, [(str(n),) for n in range(5)]),
@@ -309,6 +315,14 @@ def test_what_is_not_clear_is_refused_or_asked(run: Run, tmp_path: Path, monkeyp
     assert loaded(tmp_path / "asked")[0].caption == "Bild"
     for flag, value in (("--field-map", "caption=english"), ("--field-map", '{"caption": "english"}')):
         assert loaded(converted(source, tmp_path / flag, flag, value))[0].caption == caption(0)
+
+
+def test_a_folder_of_media_that_no_column_names_is_told(run: Run, tmp_path: Path) -> None:
+    source = write_jsonl(write_media(tmp_path / "raw") / "a.jsonl", [{"picture": "000", "caption": "a cat"}])
+    told = "no column names a file there; names of media have an ending"
+    for name, flags, is_told in (("a", ("--media-root", tmp_path / "raw"), True), ("b", (), False)):
+        done = run("convert", source, tmp_path / name, "--no-progress", "--non-interactive", *flags)
+        assert done.exit_code == 0 and (told in done.stderr) is is_told, done.output
 
 
 def test_a_prepared_data_set_keeps_its_sample_class(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ LONG = '[{"a": "' + "x" * 5000 + '"}]'
         (text_tables.csv_rows, "name,text\na,b\n".encode("utf-16"), "is UTF-16; expected UTF-8"),
         (text_tables.csv_rows, "name,größe\na,b\n".encode("latin-1"), "its first line is not UTF-8"),
         (text_tables.csv_rows, "a.png,a cat\nb.png,a dog\n", "^[^:]*: its first line should name the columns"),
+        (text_tables.csv_rows, "LJ1-1|one, two, of|one\nLJ1-2|a, b, c|a\n", "its first line should name the columns"),
+        (text_tables.csv_rows, f"LJ1-1,{'one ' * 30}\nLJ1-2,a\n", "its first line should name the columns"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_position(
