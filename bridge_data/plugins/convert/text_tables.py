@@ -11,6 +11,7 @@ import csv
 import io
 import itertools
 import json
+import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
@@ -318,8 +319,9 @@ def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTabl
 
 
 def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
-    delimiter = _delimiter(path, limits)
-    rows = _csv_records(path, delimiter, limits)
+    delimiter, first = _delimiter(path, limits)
+    quoting = _Quoting(first, delimiter)
+    rows = _csv_records(path, delimiter, limits, quoting)
     _, _, headings = next(rows, (0, 0, [""]))
     try:
         delimiter.join(headings).encode()
@@ -329,36 +331,68 @@ def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
     if is_wrong or any(names_media(one) or "|" in one or len(one) > _LONGEST_HEADING for one in headings):
         shown = str(headings)[:200]
         raise ValueError(f"its first line should name the columns, each once, as in `image,caption`; got {shown}")
-    return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter)
+    return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter, quoting)
 
 
-def _delimiter(path: Path, limits: Limits) -> str:
-    """The delimiter of columns: by the name of the file, else the most frequent one in its first line."""
-    if path.suffix.lower() in (".tsv", ".tab"):
-        return "\t"
+def _delimiter(path: Path, limits: Limits) -> tuple[str, str]:
+    """The delimiter of columns, by the file's name, else the most frequent one in its first line; and that line."""
     with open(path, "rb") as file:
-        first = file.readline(limits.max_json_bytes)
-    return max(",;\t|", key=lambda one: first.count(one.encode()))
+        first = file.readline(limits.max_json_bytes).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    if path.suffix.lower() in (".tsv", ".tab"):
+        return "\t", first
+    return max(",;\t|", key=first.count), first
 
 
-def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[int, int, list[str]]]:
+class _Quoting:
+    """Which quotation marks of a table are those of CSV. In columns between tabs or `|`, most writers have none: there
+    a mark is text, but around a field with marks doubled in it, in a table whose headings have marks around them, and
+    where a field goes on in the next line."""
+
+    _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+
+    def __init__(self, headings: str, delimiter: str) -> None:
+        self._delimiter, self._is_plain = delimiter, delimiter in "\t|"
+        self._num_columns, self._all_quoted = headings.count(delimiter), headings.startswith('"')
+
+    def as_csv(self, line: str, following: str = "") -> str:
+        """A line, before the line `following`, as the CSV reader takes it."""
+        if not self._is_plain or '"' not in line or line.count(self._delimiter) != self._num_columns:
+            return line
+        fields = line.rstrip("\r\n").split(self._delimiter)
+        goes_on = fields[-1].startswith('"') and not self._QUOTED.fullmatch(fields[-1])
+        if goes_on and following and following.count(self._delimiter) != self._num_columns:
+            return line
+        return self._delimiter.join(map(self._field, fields)) + "\n"
+
+    def _field(self, field: str) -> str:
+        if self._QUOTED.fullmatch(field) and (self._all_quoted or '""' in field or "\r" in field):
+            return field
+        return '"' + field.replace('"', '""') + '"' if field.startswith('"') else field
+
+
+def _csv_records(path: Path, delimiter: str, limits: Limits, quoting: _Quoting) -> Iterator[tuple[int, int, list[str]]]:
     """(first byte, the byte after its last, values) of each row, headings included; blank lines are skipped."""
     consumed = start = 0
 
+    def checked(line: bytes) -> bytes:
+        if len(line) > limits.max_json_bytes:
+            raise ValueError(f"the line at byte {consumed} is longer than {limits.max_json_bytes} bytes ({_LIMIT})")
+        return line
+
     def lines(file: BinaryIO) -> Iterator[str]:
         nonlocal consumed
-        while line := file.readline(limits.max_json_bytes + 1):
-            if len(line) > limits.max_json_bytes:
-                raise ValueError(f"the line at byte {consumed} is longer than {limits.max_json_bytes} bytes ({_LIMIT})")
+        following = file.readline(limits.max_json_bytes + 1)
+        while line := checked(following):
+            following = file.readline(limits.max_json_bytes + 1)
             if consumed - start > limits.max_json_bytes:
                 raise ValueError(
                     f"the row at byte {start} is longer than {limits.max_json_bytes} bytes ({_LIMIT}): is a quotation "
                     "mark not closed?"
                 )
-            text = line.decode("utf-8", "surrogateescape")
+            text, after = (one.decode("utf-8", "surrogateescape") for one in (line, following))
             text = text.removeprefix("\ufeff") if not consumed else text
             consumed += len(line)
-            yield text
+            yield quoting.as_csv(text, after)
 
     with open(path, "rb") as file:
         try:
@@ -381,12 +415,14 @@ def _next_row(reader: Iterator[list[str]], max_bytes: int) -> list[str] | None:
         csv.field_size_limit(before)
 
 
-def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
+def _row_parser(headings: Sequence[str], delimiter: str, quoting: _Quoting) -> Parse:
     def parse(data: bytes) -> dict[str, Any]:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"is not UTF-8: {error}") from None
+        if "\n" not in text.rstrip("\r\n"):
+            text = quoting.as_csv(text)
         try:
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
             rows = [row for row in iter(partial(_next_row, reader, len(data)), None) if row]

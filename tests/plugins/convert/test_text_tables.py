@@ -69,6 +69,21 @@ def test_rows_are_read_as_csv_reads_them(
 LONG = '[{"a": "' + "x" * 5000 + '"}]'
 
 
+PLAIN = st.text('ab ",;', max_size=6)
+
+
+@given(st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=8), st.sampled_from("\t|"))
+@SETTINGS
+def test_marks_in_a_table_without_quotation_are_text(
+    tmp_path: Path, rows: list[tuple[str, str]], delimiter: str
+) -> None:
+    """As in the TSV of Common Voice, and as LJSpeech has its columns."""
+    rows = [row for row in rows if not any(one.startswith('"') and '""' in one for one in row)]
+    path = tmp_path / "a.csv"
+    path.write_text(f"name{delimiter}text\n" + "".join(f"{delimiter.join(row)}\n" for row in rows))
+    assert values(text_tables.csv_rows([path])) == [{"name": name, "text": text} for name, text in rows]
+
+
 @pytest.mark.parametrize(
     ("open_file", "data", "message"),
     [
