@@ -143,7 +143,7 @@ class WorkerConfig:
         if worker_log_level or worker_debug_path:
             warn_ignored(worker_log_level=worker_log_level or None, worker_debug_path=worker_debug_path)
         self.num_lanes_given = bool(self.num_lanes)
-        self.num_lanes = self.num_lanes or self.world_size * _default_lanes_per_rank(self.num_workers)
+        self.num_lanes = self.num_lanes or self.world_size * self._default_lanes_per_rank()
         if self.num_lanes % self.world_size:
             raise ConfigError(
                 f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
@@ -165,6 +165,10 @@ class WorkerConfig:
         fitting = copy.copy(self)
         fitting.num_lanes, fitting.data_parallel_group = self.world_size, self.data_parallel_group
         return fitting
+
+    def _default_lanes_per_rank(self) -> int:
+        """The lanes of each rank, if nobody says how many; a derived class may have others."""
+        return _default_lanes_per_rank(self.num_workers)
 
     @classmethod
     def default_worker_config(

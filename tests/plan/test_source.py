@@ -5,7 +5,7 @@ from hypothesis import given
 from bridge_data.datamodule.trainer_loaders import distinct_names
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import load_plan
-from bridge_data.plan.source import MANY_EPOCHS, check_epochs, multiplied, parse_access, together
+from bridge_data.plan.source import MANY_EPOCHS, check_epochs, multiplied, num_together, parse_access
 from tests.plan.prepared import CRUDE, write_dataset, write_meta
 
 SHARDS = {
@@ -56,7 +56,7 @@ def test_levels_may_be_joined_in_any_sequence(a, b, c):
     assert multiplied(a, multiplied(b, c)) == multiplied(multiplied(a, b), c)
     assert multiplied(1, a) == a
     assert [multiplied(2, 3), multiplied(-1, 3), multiplied(-1, -1), multiplied(None, -1)] == [6, -1, -1, None]
-    assert [together(epochs) for epochs in (None, 1, 5, -1)] == [None, 1, 5, MANY_EPOCHS]
+    assert [num_together(epochs) for epochs in (None, 1, 5, -1)] == [None, 1, 5, MANY_EPOCHS]
 
 
 @pytest.mark.parametrize("wrong", [0, -2, 1.5, "2", True])
