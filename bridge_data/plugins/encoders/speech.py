@@ -112,10 +112,11 @@ def _segment(fields: Mapping[str, Any], key: str) -> tuple[float, float | None]:
     """(start, end) in seconds of the words of a row in its recording."""
     for first, last in _SEGMENTS:
         given = [fields.get(first), fields.get(last)]
-        if given[0] in (None, "") or (given[1] in (None, "") and first != "offset"):
+        is_missing = [one in (None, "") or isinstance(one, list | dict) for one in given]  # lists: of each word
+        if is_missing[0] or (is_missing[1] and first != "offset"):
             continue
         try:
-            start, length = float(given[0]), math.inf if given[1] in (None, "") else float(given[1])
+            start, length = float(given[0]), math.inf if is_missing[1] else float(given[1])
         except (TypeError, ValueError):
             raise SampleError(
                 f"sample {key!r}: {first}={given[0]!r}, {last}={given[1]!r}: expected seconds, as numbers, of the part "

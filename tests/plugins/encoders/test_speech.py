@@ -218,6 +218,7 @@ def test_crude_recordings_are_cooked_and_other_extractors_refused() -> None:
         ({"offset": 0.5, "duration": None}, (8_000, 16_000)),
         ({"offset": "0", "duration": "0.25"}, (0, 4_000)),
         ({"start": 0.25, "end": 0.75}, (4_000, 12_000)),
+        ({"start": [0.0, 0.5], "end": [0.5, 1.0]}, (0, 16_000)),  # those of the words
         ({"start_time": 0.25, "end_time": 1.04}, (4_000, 16_000)),
     ],
 )
