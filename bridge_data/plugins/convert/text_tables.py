@@ -352,15 +352,15 @@ class _Quoting:
 
     def __init__(self, headings: str, delimiter: str) -> None:
         self._delimiter, self._is_plain = delimiter, delimiter in "\t|"
-        self._num_columns, self._all_quoted = headings.count(delimiter), headings.startswith('"')
+        self._num_delimiters, self._all_quoted = headings.count(delimiter), headings.startswith('"')
 
     def as_csv(self, line: str, following: str = "") -> str:
         """A line, before the line `following`, as the CSV reader takes it."""
-        if not self._is_plain or '"' not in line or line.count(self._delimiter) != self._num_columns:
+        if not self._is_plain or '"' not in line or line.count(self._delimiter) != self._num_delimiters:
             return line
         fields = line.rstrip("\r\n").split(self._delimiter)
         goes_on = fields[-1].startswith('"') and not self._QUOTED.fullmatch(fields[-1])
-        if goes_on and following and following.count(self._delimiter) != self._num_columns:
+        if goes_on and following and following.count(self._delimiter) != self._num_delimiters:
             return line
         return self._delimiter.join(map(self._field, fields)) + "\n"
 
