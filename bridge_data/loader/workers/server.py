@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -173,7 +174,7 @@ def _execute_worker(channel: int, watch: int) -> int:
 
 def _import_for_workers(modules: list[str], page: ImportPage) -> None:
     for name in worker.imported(modules, page.write):
-        if _other_threads():
+        if _keeps_threads():
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "
                 'If they hang, use start_method="spawn".',
@@ -183,6 +184,15 @@ def _import_for_workers(modules: list[str], page: ImportPage) -> None:
     gc.collect()
     gc.freeze()
     page.write("")
+
+
+def _keeps_threads() -> bool:
+    """Whether this process has other threads, and still has a moment later: by then one of jemalloc has its name."""
+    for _ in range(50):
+        if not _other_threads():
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _other_threads() -> list[str]:

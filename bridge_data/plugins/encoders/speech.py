@@ -111,7 +111,7 @@ def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
 def _segment(fields: Mapping[str, Any], key: str) -> tuple[float, float | None]:
     """(start, end) in seconds of the words of a row in its recording."""
     for first, last in _SEGMENTS:
-        given = [fields.get(first), fields.get(last)]
+        given: list[Any] = [fields.get(first), fields.get(last)]
         is_missing = [one in (None, "") or isinstance(one, list | dict) for one in given]  # lists: of each word
         if is_missing[0] or (is_missing[1] and first != "offset"):
             continue

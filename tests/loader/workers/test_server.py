@@ -158,7 +158,7 @@ IMPORTING = """
 import os
 from types import SimpleNamespace
 from bridge_data.loader.workers import server
-server._import_for_workers(["pyarrow", "quiet", "busy"], SimpleNamespace(write=lambda text: None))
+server._import_for_workers(["pyarrow", "late", "quiet", "busy"], SimpleNamespace(write=lambda text: None))
 server.worker = SimpleNamespace(main=lambda *descriptors: os._exit(0))
 os.waitpid(server._fork_worker(-1, -1), 0)
 """
@@ -169,6 +169,12 @@ def test_a_module_that_starts_a_thread_before_workers_are_forked_is_named_but_fo
     (tmp_path / "quiet.py").write_text("")
     (tmp_path / "busy.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    # As jemalloc's, which has the name of the process until it has one of its own.
+    (tmp_path / "late.py").write_text(
+        "import ctypes, threading, time\n"
+        "run = lambda: (time.sleep(0.05), ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd'), time.sleep(60))\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
     )
     environment = os.environ | SINGLE_THREADED | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = subprocess.run(
