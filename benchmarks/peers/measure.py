@@ -41,6 +41,10 @@ class Loader:
         """The key of each sample of a batch, with its text or its tensor."""
         return list(zip(batch["key"], batch["tokens"] if "tokens" in batch else batch["value"], strict=True))
 
+    def num_bytes(self, batch: Any) -> int | None:
+        """The bytes of its media, where these are measured."""
+        return None
+
     def save(self) -> Any:
         """The state after the last batch; anything that pickle takes. None: the library has no state."""
         return None
@@ -92,6 +96,7 @@ def main(make: type[Loader], convert: Any = None) -> None:
     figures["first_batch_s"] = time.monotonic() - begin
     figures["start_s"] = time.monotonic() - started - arguments.busy
     figures["settings"] = loader.settings
+    figures["batch_bytes"] = loader.num_bytes(first)
     if arguments.seconds:
         figures |= _throughput(loader, batches, first, arguments)
     if arguments.memory:

@@ -1,8 +1,9 @@
 """The recipes by bridge_data: its encoders in its loader, over the prepared tars."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import recipe_work as work
@@ -23,25 +24,29 @@ from bridge_data.encoders import (
 MEDIA = ("pixel_values", "image_grid_thw", "image_sizes")
 
 
-def encoder(recipe: str, data: Path) -> Any:
-    """The task encoder of a recipe."""
+def encoder(recipe: str, data: Path, **config: Any) -> Any:
+    """The task encoder of a recipe; with `config`, in our own layout instead of Bridge's."""
     settings = work.RECIPES[recipe]
     words = work.tokenizer(data, settings.template)
     template = ConversationTemplateConfig(chat_template=settings.template)
-    bridge: dict[str, Any] = {"layout": "bridge", "pack_in_batch": True} if settings.is_packed else {}
-    config = FamilyConfig(conversation_template_config=template, **bridge)
+    if settings.is_packed:
+        config = (config or {"layout": "bridge"}) | {"pack_in_batch": True}
+    of_family = FamilyConfig(conversation_template_config=template, **config)
     if recipe == "sft":
-        return text_encoder(words, config, seq_length=work.SEQ_LENGTH)
+        return text_encoder(words, of_family, seq_length=work.SEQ_LENGTH)
     images = work.image_processor(recipe)
     if recipe == "qwen":
         limits = {"min_pixels": work.MIN_PIXELS, "max_pixels": work.MAX_PIXELS}
-        return QwenVLTaskEncoder(words, Qwen2_5VL(images, **limits), config, seq_length=work.SEQ_LENGTH)
+        return QwenVLTaskEncoder(words, Qwen2_5VL(images, **limits), of_family, seq_length=work.SEQ_LENGTH)
     family = Llava if recipe == "llava" else LlavaNext
-    return FamilyTaskEncoder(words, family(images, patch_size=work.PATCH), config, seq_length=work.SEQ_LENGTH)
+    return FamilyTaskEncoder(words, family(images, patch_size=work.PATCH), of_family, seq_length=work.SEQ_LENGTH)
 
 
 class Loader(work.Loader):
     """A savable loader."""
+
+    config: Mapping[str, Any] = MappingProxyType({})
+    """See `encoder`."""
 
     def __init__(self, recipe: str, data: Path, workers: int) -> None:
         chosen = {"version": version("bridge-data"), "format": "prepared tars", "decoder": "simplejpeg, Pillow"}
@@ -51,7 +56,7 @@ class Loader(work.Loader):
             data / "tars",
             worker_config=WorkerConfig(rank=0, world_size=1, num_workers=workers),
             **self.order,
-            task_encoder=encoder(recipe, data),
+            task_encoder=encoder(recipe, data, **self.config),
         )
         self.loader = get_savable_loader(dataset)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import figures
 from benchmarks.figures import RESULTS, ROOT
-from benchmarks.recipes import data, tables
+from benchmarks.recipes import data, pixels, tables
 from benchmarks.recipes.sides import RECIPES, SIDES, TRANSFORMERS, Sides, available
 from benchmarks.speed.data import warm
 from benchmarks.speed.programs import OURS, Figures, run, started
@@ -66,11 +66,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for workers in extent.workers:
             summaries[f"{name}/{workers}"] = summarize(measured(name, workers, extent))
     document = make_document(summaries, extent)
+    if OURS in extent.sides and pixels.WORKERS in extent.workers:
+        document["pixels"] = {name: as_bytes(name, extent) for name in names if RECIPES[name].has_images}
     print("\n".join(tables.rows(document)))
     if chosen.merge and FILE.exists():
         before = json.loads(FILE.read_text())
         document["settings"] = before["settings"] | document["settings"]
-        document["rates"] = before["rates"] | document["rates"]
+        for part in ("rates", "pixels"):
+            document[part] = before.get(part, {}) | document.get(part, {})
     if chosen.merge or not (chosen.only or chosen.sides or chosen.scale != 1 or chosen.workers is not None):
         write(document)
     return document
@@ -117,6 +120,12 @@ def measured(name: str, workers: int, extent: Extent) -> dict[str, list[Figures]
             report(name, workers, side, found)
             results[side].append(found)
     return results
+
+
+def as_bytes(name: str, extent: Extent) -> dict[str, Any]:
+    """See `pixels`."""
+    folder = data.make(RECIPES[name].data, extent.folder, extent.scale)
+    return pixels.measured(name, folder, extent.rounds, extent.seconds, LIMIT_S)
 
 
 def checked(side: str, sides: Sides, name: str, folder: Path, workers: int) -> str:

@@ -7,12 +7,12 @@ from benchmarks.speed.programs import BARE, ENVIRONMENTS, OURS, Library
 BRIDGE, TRANSFORMERS = "Megatron-Bridge", "transformers"
 Sides = dict[str, Library]
 
-_HOME = "bridge" if (ENVIRONMENTS / "bridge/.bridge").exists() else ""
+HOME = "bridge" if (ENVIRONMENTS / "bridge/.bridge").exists() else ""
 SIDES: Sides = {
-    OURS: Library(_HOME, "recipe_ours.py"),
+    OURS: Library(HOME, "recipe_ours.py"),
     BRIDGE: Library("bridge", "recipe_bridge.py", made_by="`make bench-recipes`"),
-    TRANSFORMERS: Library(_HOME, "recipe_transformers.py"),
-    BARE: Library(_HOME, "recipe_bare.py"),
+    TRANSFORMERS: Library(HOME, "recipe_transformers.py"),
+    BARE: Library(HOME, "recipe_bare.py"),
 }
 
 
@@ -23,6 +23,11 @@ class Recipe:
     label: str
     data: str = "recipe_photos"
     has_bridge: bool = False
+
+    @property
+    def has_images(self) -> bool:
+        """Whether its chats are about photos."""
+        return self.data == "recipe_photos"
 
 
 RECIPES = {

@@ -45,6 +45,7 @@ def rows(document: dict[str, Any]) -> Iterator[str]:
             ]
             yield f"| {' | '.join(cells)} |"
     yield from _starts(document)
+    yield from _pixels(document)
 
 
 def _starts(document: dict[str, Any]) -> Iterator[str]:
@@ -61,22 +62,35 @@ def _starts(document: dict[str, Any]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def _pixels(document: dict[str, Any]) -> Iterator[str]:
+    """Pixels as bytes, beside pixels as floats."""
+    found = {name: one for name, one in document.get("pixels", {}).items() if "bytes" in one}
+    if not found:
+        return
+    yield ""
+    yield '| `pixels="uint8"`, 2 workers: times float32 | bytes of a batch | samples per CPU second | by the clock |'
+    yield "|---|---|---|---|"
+    for name, one in found.items():
+        cells = [RECIPES[name].label, number(one["bytes"]), _spread(one["cpu"]), _spread(one["rate"])]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _spread(ratio: Mapping[str, float]) -> str:
+    return f"{number(ratio['ratio'])}, {number(ratio['low'])}–{number(ratio['high'])}"
+
+
 def _start(row: Mapping[str, Mapping[str, Any]], name: str) -> str:
     one = row.get(name, {})
     if "start" not in one:
         return "–"
-    ratio = one["start"]
-    spread = f"{number(ratio['ratio'])}, {number(ratio['low'])}–{number(ratio['high'])}"
-    return f"{number(one['start_s'])} (ours × {spread})"
+    return f"{number(one['start_s'])} (ours × {_spread(one['start'])})"
 
 
 def _side(row: Mapping[str, Mapping[str, Any]], name: str) -> str:
     one = row.get(name, {})
     if "cpu" not in one:
         return "failed" if "failed" in one else "–"
-    by_cpu = one["cpu"]
-    spread = f"{number(by_cpu['ratio'])}, {number(by_cpu['low'])}–{number(by_cpu['high'])}"
-    return f"{number(one['cpu_rate'])} (ours × {spread}; by the clock × {number(one['ratio'])})"
+    return f"{number(one['cpu_rate'])} (ours × {_spread(one['cpu'])}; by the clock × {number(one['ratio'])})"
 
 
 def _of_loop(document: Mapping[str, Any], name: str, workers: int) -> str:

@@ -307,8 +307,9 @@ def note_unended(
 @functools.lru_cache(maxsize=64)
 def _warn_unended(owner: str) -> None:
     logger.warning(
-        "%s: its chat template writes nothing after an answer, so a model does not learn to end one; set "
-        "ConversationTemplateConfig(stop_string=...) to what ends it, such as the tokenizer's eos_token",
+        "%s: nothing that its chat template writes after an answer is learnt, so a model does not learn to end one. "
+        "Set ConversationTemplateConfig(stop_string=...), such as to the tokenizer's eos_token, if the template writes "
+        "nothing there; else put the end of an answer inside {%% generation %%}",
         owner,
     )
 

@@ -72,11 +72,8 @@ def names_urls(name: str, values: Sequence[Any]) -> bool:
     inner = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
     if not inner or not all(isinstance(one, str) and one.startswith(("http://", "https://", "s3://")) for one in inner):
         return False
-    return _is_called_media(name) or any(names_media(urllib.parse.urlsplit(one).path) for one in inner)
-
-
-def _is_called_media(name: str) -> bool:
-    return not _WORDS_OF_MEDIA.isdisjoint(re.findall(r"[a-z]+", name.lower()))
+    is_of_media = not _WORDS_OF_MEDIA.isdisjoint(re.findall(r"[a-z]+", name.lower()))
+    return is_of_media or any(names_media(urllib.parse.urlsplit(one).path) for one in inner)
 
 
 def holds_turns(name: str, value: Any) -> bool:
@@ -319,8 +316,8 @@ def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> st
             return "ImageClassificationSample"
     if images:
         return "CaptioningSample" if texts else "ImageSample"
-    if clips or any(column.kind == "other" and _is_called_media(column.name) for column in columns):
-        return CRUDE
+    if clips or any(column.kind == "other" and column.name.lower() in _WORDS_OF_MEDIA for column in columns):
+        return CRUDE  # the words alone would be other samples
     is_alone = len(texts) == 1 and not asked and not any(column.kind in ("texts", "other") for column in columns)
     return "TextSample" if is_alone or _by_name(texts, "text") is not None else CRUDE
 

@@ -86,7 +86,8 @@ def cook_transcription(sample: CrudeSample) -> TranscriptionSample:
     'hello'
 
     Raises:
-        SampleError: if there is no such part, or several; if different words are named; if a time is no number.
+        SampleError: if there is no such part, or several; if different words are named; if times are not those of a
+            part.
     """
     media = [name for name in sample if name.rpartition(".")[2] in AV_EXTENSIONS]
     inner = sample.get("json")
@@ -112,7 +113,8 @@ def _segment(fields: Mapping[str, Any], key: str) -> tuple[float, float | None]:
     """(start, end) in seconds of the words of a row in its recording."""
     for first, last in _SEGMENTS:
         given: list[Any] = [fields.get(first), fields.get(last)]
-        is_missing = [one in (None, "") or isinstance(one, list | dict) for one in given]  # lists: of each word
+        # Lists are the times of each word; NaN is what tables have for no number.
+        is_missing = [one in (None, "") or isinstance(one, list | dict) or one != one for one in given]
         if is_missing[0] or (is_missing[1] and first != "offset"):
             continue
         try:
@@ -123,6 +125,11 @@ def _segment(fields: Mapping[str, Any], key: str) -> tuple[float, float | None]:
                 "of the recording that has the words; write a cooker for another form"
             ) from None
         end = start + length if first == "offset" else length
+        if not 0 <= start < end:
+            raise SampleError(
+                f"sample {key!r}: {first}={given[0]!r}, {last}={given[1]!r}: no part of a recording is there; expected "
+                "seconds from its start on"
+            )
         return start, None if end == math.inf else end
     return 0.0, None
 

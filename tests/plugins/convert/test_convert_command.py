@@ -263,7 +263,7 @@ CONVERSIONS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], Callable[[
         [(n % 3, None) for n in range(NUM)],
     ),
     "texts": (lines(*({"text": text} for text in CAPTIONS)), (), fields, [(text,) for text in CAPTIONS]),
-    "a sound in numbers": (  # the words alone would be other samples
+    "a sound in numbers": (
         lines({"audio": {"array": [0.5, 0.25], "sampling_rate": 8}, "text": "a tone"}),
         (),
         lambda folder: [yaml.safe_load(definition_of(folder))["__class__"]],

@@ -218,6 +218,7 @@ def test_crude_recordings_are_cooked_and_other_extractors_refused() -> None:
         ({"offset": 0.5, "duration": None}, (8_000, 16_000)),
         ({"offset": "0", "duration": "0.25"}, (0, 4_000)),
         ({"start": 0.25, "end": 0.75}, (4_000, 12_000)),
+        ({"offset": math.nan, "duration": 0.25}, (0, 16_000)),  # as tables have no number
         ({"start": [0.0, 0.5], "end": [0.5, 1.0]}, (0, 16_000)),  # those of the words
         ({"start_time": 0.25, "end_time": 1.04}, (4_000, 16_000)),
     ],
@@ -239,6 +240,8 @@ def test_words_of_a_part_of_a_recording_come_with_that_part(times: dict[str, Any
     [
         ({"offset": 0, "duration": 250}, "its words are from 0 to 250 s of a recording that ends at 1 s"),  # ms
         ({"start": 2.0, "end": 3.0}, "holds no sample of the audio"),
+        ({"start": -0.5, "end": 0.5}, "start=-0.5, end=0.5: no part of a recording is there"),
+        ({"offset": 0.5, "duration": -1}, "offset=0.5, duration=-1: no part of a recording is there"),
         ({"start": "00:00:01", "end": "00:00:02"}, "start='00:00:01', end='00:00:02': expected seconds"),
     ],
 )
